@@ -13,11 +13,11 @@ from peft import PeftModel
 from pydantic import ValidationError
 
 from gym_adapters import AdaLoRA
-from gym_adapters.tuners.adalora import Adalora
+from gym_adapters.tuners.adalora import AdaLoraAdapter
 from gym_core import GymError
 
 
-def steps(bench: Any, adapted: Adalora, optimizer: torch.optim.Optimizer, numbers: range, total: int) -> None:
+def steps(bench: Any, adapted: AdaLoraAdapter, optimizer: torch.optim.Optimizer, numbers: range, total: int) -> None:
     """Take steps as the loop does: penalty, update, and the adapter is told while the gradients are there."""
     adapted.model.train()
     for number in numbers:
@@ -27,11 +27,11 @@ def steps(bench: Any, adapted: Adalora, optimizer: torch.optim.Optimizer, number
         optimizer.zero_grad()
 
 
-def optimizer_of(adapted: Adalora) -> torch.optim.Optimizer:
+def optimizer_of(adapted: AdaLoraAdapter) -> torch.optim.Optimizer:
     return torch.optim.AdamW([weight for weight in adapted.model.parameters() if weight.requires_grad], lr=0.02)
 
 
-def ranks(adapted: Adalora) -> list[int]:
+def ranks(adapted: AdaLoraAdapter) -> list[int]:
     return [int((weight != 0).sum()) for name, weight in adapted.trained().items() if "lora_E" in name]
 
 

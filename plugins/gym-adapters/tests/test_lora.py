@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import LoRA
-from gym_adapters.tuners.lora import Lora
+from gym_adapters.tuners.lora import LoraAdapter
 from gym_core import GymError
 
 KINDS = [
@@ -28,9 +28,9 @@ names = [f"{kind.target_modules}+{kind.modules_to_save}" for kind in KINDS]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=names)
-def trained(request: pytest.FixtureRequest, bench: Any) -> Lora:
+def trained(request: pytest.FixtureRequest, bench: Any) -> LoraAdapter:
     """Return an adapter that learned, which no test changes."""
-    adapted: Lora = request.param.build(model=bench.base(), seed=0)
+    adapted: LoraAdapter = request.param.build(model=bench.base(), seed=0)
     bench.train(adapted.model)
     return adapted
 
@@ -42,7 +42,7 @@ def test_output_is_unchanged_before_training(bench: Any, config: LoRA) -> None:
 
 
 @pytest.mark.proves("lora")
-def test_the_base_is_untouched(bench: Any, trained: Lora) -> None:
+def test_the_base_is_untouched(bench: Any, trained: LoraAdapter) -> None:
     before = bench.base().state_dict()
     assert (bench.logits(trained.model) - bench.logits(bench.base())).abs().max() > 1e-2
     with trained.peft_model.disable_adapter():
@@ -55,7 +55,7 @@ def test_the_base_is_untouched(bench: Any, trained: Lora) -> None:
 
 
 @pytest.mark.proves("lora")
-def test_merged_computes_the_same_and_leaves_the_adapter(bench: Any, trained: Lora) -> None:
+def test_merged_computes_the_same_and_leaves_the_adapter(bench: Any, trained: LoraAdapter) -> None:
     before = bench.logits(trained.model)
     merged = trained.merged()
     difference = float((bench.logits(merged) - before).abs().max() / before.abs().max())
@@ -64,14 +64,14 @@ def test_merged_computes_the_same_and_leaves_the_adapter(bench: Any, trained: Lo
     assert not any("lora" in name for name in merged.state_dict())
 
 
-def test_merged_survives_a_file(bench: Any, trained: Lora, tmp_path: Path) -> None:
+def test_merged_survives_a_file(bench: Any, trained: LoraAdapter, tmp_path: Path) -> None:
     merged = trained.merged()
     merged.save_pretrained(tmp_path / "merged")
     assert torch.equal(bench.logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), bench.logits(merged))
 
 
 @pytest.mark.proves("lora")
-def test_plain_peft_loads_it(bench: Any, trained: Lora, tmp_path: Path) -> None:
+def test_plain_peft_loads_it(bench: Any, trained: LoraAdapter, tmp_path: Path) -> None:
     artifact = trained.save(tmp_path / "adapter", str(tmp_path / "base"))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == "gym_adapters:LoRA"
     plain = PeftModel.from_pretrained(bench.base(), str(tmp_path / "adapter"))
@@ -81,19 +81,19 @@ def test_plain_peft_loads_it(bench: Any, trained: Lora, tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "adapter").iterdir()} <= {".json", ".safetensors", ".md"}
 
 
-def test_saved_and_restored_bit_for_bit(bench: Any, trained: Lora, tmp_path: Path) -> None:
+def test_saved_and_restored_bit_for_bit(bench: Any, trained: LoraAdapter, tmp_path: Path) -> None:
     trained.save(tmp_path / "adapter", "base", exact=True)
-    other: Lora = trained.config.build(model=bench.base(), seed=1)
+    other: LoraAdapter = trained.config.build(model=bench.base(), seed=1)
     other.load(other.read(tmp_path / "adapter"))
     assert all(torch.equal(weight, other.state()[name]) for name, weight in trained.state().items())
     assert torch.equal(bench.logits(other.model), bench.logits(trained.model))
     copied = {name: weight.clone() for name, weight in trained.state().items()}
-    again: Lora = trained.config.build(model=bench.base(), seed=2)
+    again: LoraAdapter = trained.config.build(model=bench.base(), seed=2)
     again.load(copied)
     assert torch.equal(bench.logits(again.model), bench.logits(trained.model))
 
 
-def test_state_is_all_that_trains(trained: Lora) -> None:
+def test_state_is_all_that_trains(trained: LoraAdapter) -> None:
     training = sum(weight.numel() for weight in trained.model.parameters() if weight.requires_grad)
     assert sum(weight.numel() for weight in trained.state().values()) == training
 
@@ -140,10 +140,10 @@ def test_a_module_that_is_not_there_is_named(bench: Any, config: LoRA) -> None:
         config.build(model=bench.base(), seed=0)
 
 
-def test_another_adapter_is_refused(bench: Any, trained: Lora) -> None:
+def test_another_adapter_is_refused(bench: Any, trained: LoraAdapter) -> None:
     with pytest.raises(GymError, match="belong to another model or adapter"):
         LoRA(rank=7).build(model=bench.base(), seed=0).load(trained.state())
 
 
-def test_the_chunked_head_reaches_every_trained_weight(bench: Any, trained: Lora) -> None:
+def test_the_chunked_head_reaches_every_trained_weight(bench: Any, trained: LoraAdapter) -> None:
     bench.check_head(trained.model.train())

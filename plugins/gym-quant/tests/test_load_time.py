@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from gym_adapters.tuners.loftq import Loftq
+from gym_adapters.tuners.loftq import LoftQAdapter
 from gym_core import GymError, Quantizer, load_recipe
 from gym_core.discovery import entries
 from gym_core.loading import load, load_component
@@ -170,9 +170,9 @@ def test_what_began_with_the_weights_is_merged_into_those(bench: Bench, adapter:
     assert quantized_layers(adapted.model) and not quantized_layers(adapted.merged())
 
 
-def loftq_on(path: Path, quantizer: Quantizer) -> Loftq:
+def loftq_on(path: Path, quantizer: Quantizer) -> LoftQAdapter:
     adapted = adapted_on(path, {"name": "loftq", "rank": 8}, quantizer)
-    assert isinstance(adapted, Loftq)
+    assert isinstance(adapted, LoftQAdapter)
     return adapted
 
 

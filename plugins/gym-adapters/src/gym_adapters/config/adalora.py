@@ -39,7 +39,7 @@ class AdaLoRA(LowRankOptions):
     it; a run too short for `tinit` and `tfinal`; GPT-2's layers; quantized weights, where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.adalora:Adalora"
+    target: ClassVar[str] = "gym_adapters.tuners.adalora:AdaLoraAdapter"
     needs_gradients: ClassVar[bool] = True
     needs_total_steps: ClassVar[bool] = True
 

@@ -34,7 +34,7 @@ class BOFT(TargetOptions):
     where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.boft:Boft"
+    target: ClassVar[str] = "gym_adapters.tuners.boft:BOFTAdapter"
 
     block_size: Annotated[PositiveInt, Field(multiple_of=2)] = 8
     """Block size: inputs that one factor rotates together."""

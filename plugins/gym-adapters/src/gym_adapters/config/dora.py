@@ -30,4 +30,4 @@ class DoRA(LowRankOptions):
     Merging refuses quantized weights.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.dora:Dora"
+    target: ClassVar[str] = "gym_adapters.tuners.dora:DoraAdapter"

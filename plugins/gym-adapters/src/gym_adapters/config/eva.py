@@ -33,4 +33,4 @@ class EVA(LoRA):
     beside it).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.eva:Eva"
+    target: ClassVar[str] = "gym_adapters.tuners.eva:EvaAdapter"

@@ -31,7 +31,7 @@ class ExpertLoRA(RankOptions):
     Not with: models without experts in tensors of their own.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.expert_lora:Experts"
+    target: ClassVar[str] = "gym_adapters.tuners.expert_lora:ExpertLoraAdapter"
     needs_experts: ClassVar[bool] = True
 
     target_parameters: Names = "all"

@@ -31,7 +31,7 @@ class Freeze(Adapter):
     train.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.freeze:Freeze"
+    target: ClassVar[str] = "gym_adapters.tuners.freeze:FreezeAdapter"
     saves_model: ClassVar[bool] = True
 
     trainable_layers: int = 2

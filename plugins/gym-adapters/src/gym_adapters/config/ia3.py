@@ -30,7 +30,7 @@ class IA3(PeftOptions):
     GPT-2's layers; `feedforward_modules` that are not among `target_modules`; quantized weights, where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.ia3:Ia3"
+    target: ClassVar[str] = "gym_adapters.tuners.ia3:IA3Adapter"
 
     target_modules: Names = "all"
     """Linear layers whose outputs are scaled; `all` is the projections to keys, to values, and out of the feed-forward layers."""

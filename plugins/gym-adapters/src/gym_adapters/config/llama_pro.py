@@ -30,7 +30,7 @@ class LLaMAPro(Adapter):
     down_proj, c_proj, ...).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaPro"
+    target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaProAdapter"
     saves_model: ClassVar[bool] = True
 
     blocks: Annotated[PositiveInt, Field(examples=[1])] = 8

@@ -27,7 +27,7 @@ class LNTuning(PeftOptions):
     Not with: names that are no norms.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LnTuning"
+    target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LNTuningAdapter"
 
     target_modules: Names = "all"
     """Normalization layers to train, such as `input_layernorm`; `all` is every one."""

@@ -39,7 +39,7 @@ class LoftQ(LowRankOptions):
     quantized base; a rank above what a weight has.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.loftq:Loftq"
+    target: ClassVar[str] = "gym_adapters.tuners.loftq:LoftQAdapter"
     starts_unchanged: ClassVar[bool] = False
 
     bits: Literal[2, 3, 4] = 4

@@ -31,7 +31,7 @@ class LoHa(PeftOptions):
     Not with: GPT-2's layers and embeddings; quantized weights, where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.loha:Loha"
+    target: ClassVar[str] = "gym_adapters.tuners.loha:LoHaAdapter"
 
     rank: PositiveInt = 8
     """Rank of each of the two factors."""

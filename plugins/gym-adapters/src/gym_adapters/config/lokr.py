@@ -33,7 +33,7 @@ class LoKr(PeftOptions):
     Not with: GPT-2's layers and embeddings; quantized weights, where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.lokr:Lokr"
+    target: ClassVar[str] = "gym_adapters.tuners.lokr:LoKrAdapter"
 
     rank: PositiveInt = 8
     """Rank of the second matrix, where it is large enough for that; a small one is trained whole."""

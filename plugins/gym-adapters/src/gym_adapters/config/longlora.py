@@ -38,7 +38,7 @@ class LongLoRA(LoRA):
     that are padded because `model.attention` is set); models that attend in a way of their own.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.longlora:LongLora"
+    target: ClassVar[str] = "gym_adapters.tuners.longlora:LongLoraAdapter"
 
     groups: PositiveInt = 4
     """Parts of a sample within which it attends in training; 1 is full attention, which is what inference does in any case."""

@@ -31,7 +31,7 @@ class LoRA(LowRankOptions):
     GLM-4 MoE and DeepSeek-V3, peft opens a part of what is saved; Gym opens all of it, and a line says so.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.lora:Lora"
+    target: ClassVar[str] = "gym_adapters.tuners.lora:LoraAdapter"
 
     adapter_name_or_path: Names = ()
     """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""

@@ -36,7 +36,7 @@ class LoRAGA(LoRA):
     (`create_new_adapter` stands beside it).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.lora_ga:LoraGA"
+    target: ClassVar[str] = "gym_adapters.tuners.lora_ga:LoraGAAdapter"
 
     alpha: PositiveFloat | None = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""

@@ -34,7 +34,7 @@ class OFT(PeftOptions):
     merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.oft:Oft"
+    target: ClassVar[str] = "gym_adapters.tuners.oft:OFTAdapter"
 
     block_size: Annotated[PositiveInt | None, Field(examples=[8])] = None
     """Block size: inputs that are rotated together, 32 without it and `rank`; must divide the inputs of every adapted layer."""

@@ -33,4 +33,4 @@ class OLoRA(LoRA):
     on, which has begun already (`create_new_adapter` stands beside it).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.olora:Olora"
+    target: ClassVar[str] = "gym_adapters.tuners.olora:OLoraAdapter"

@@ -37,7 +37,7 @@ class PiSSA(LoRA):
     on, which has begun already (`create_new_adapter` stands beside it).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.pissa:Pissa"
+    target: ClassVar[str] = "gym_adapters.tuners.pissa:PissaAdapter"
 
     iterations: int = 16
     """Power iterations that find the leading part; -1 decomposes the weight exactly, which takes longer."""

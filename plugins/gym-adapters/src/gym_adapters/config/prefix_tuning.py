@@ -31,7 +31,7 @@ class PrefixTuning(VirtualTokenOptions):
     sight, or that attend in a way of their own.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.prefix_tuning:Prefix"
+    target: ClassVar[str] = "gym_adapters.tuners.prefix_tuning:PrefixTuningAdapter"
 
     init: Literal["sample_vocab", "random"] = "sample_vocab"
     """First values: what the model computes for tokens drawn from its vocabulary (as the paper advises), or normal noise."""

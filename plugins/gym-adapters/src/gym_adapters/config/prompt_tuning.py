@@ -32,7 +32,7 @@ class PromptTuning(VirtualTokenOptions):
     sight, or that attend in a way of their own.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.prompt_tuning:Prompt"
+    target: ClassVar[str] = "gym_adapters.tuners.prompt_tuning:PromptTuningAdapter"
 
     init_text: str | None = None
     """Text whose tokens the virtual ones begin as, repeated or cut; without it, tokens drawn from the vocabulary."""

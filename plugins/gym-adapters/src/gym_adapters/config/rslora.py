@@ -30,7 +30,7 @@ class RsLoRA(LoRA):
     Not with: what `lora` refuses, and `use_dora` in the same file of LLaMA-Factory.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.rslora:RsLora"
+    target: ClassVar[str] = "gym_adapters.tuners.rslora:RsLoraAdapter"
 
     alpha: PositiveFloat | None = None
     """The update is scaled by alpha / sqrt(rank); without it alpha is twice the rank."""

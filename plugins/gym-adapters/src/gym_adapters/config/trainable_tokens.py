@@ -31,7 +31,7 @@ class TrainableTokens(Adapter):
     Not with: a text that is no token of the tokenizer beside the model (`gym tokens` makes it one).
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:Tokens"
+    target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:TrainableTokensAdapter"
 
     tokens: Annotated[tuple[str | Annotated[int, Field(ge=0)], ...], Field(min_length=1, examples=[[97, 98]])]
     """Tokens by their text or their id, as the tokenizer beside the model knows them. Ids past its weights make those grow."""

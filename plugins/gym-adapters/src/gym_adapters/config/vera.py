@@ -32,7 +32,7 @@ class VeRA(PeftOptions):
     layers and embeddings; quantized weights, where it is merged.
     """
 
-    target: ClassVar[str] = "gym_adapters.tuners.vera:Vera"
+    target: ClassVar[str] = "gym_adapters.tuners.vera:VeraAdapter"
 
     rank: PositiveInt = 256
     """Rank of the random matrices; each layer trains this many numbers, and one for each of its outputs."""

@@ -29,7 +29,7 @@ MASK, SENSITIVITY, UNCERTAINTY = "mask.", "sensitivity.", "uncertainty."
 UNKNOWN = 10**9  #: steps of a run before it says how many it has
 
 
-class Adalora(PeftAdapter[AdaLoRA]):
+class AdaLoraAdapter(PeftAdapter[AdaLoRA]):
     """A model with an update whose rank goes where it matters."""
 
     def __init__(self, config: AdaLoRA, model: PreTrainedModel, seed: int = 0) -> None:

@@ -19,7 +19,7 @@ from gym_core import GymError
 from gym_torch.model.adapted import Plain
 
 
-class Boft(HookAdapter[BOFT]):
+class BOFTAdapter(HookAdapter[BOFT]):
     """A butterfly of rotations before each linear layer, and a scale of its outputs; unchanged at first."""
 
     def add_parameters(self) -> None:

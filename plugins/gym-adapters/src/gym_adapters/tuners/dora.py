@@ -9,7 +9,7 @@ from gym_adapters.config.dora import DoRA
 from gym_adapters.lora_base import LowRankAdapter
 
 
-class Dora(LowRankAdapter[DoRA]):
+class DoraAdapter(LowRankAdapter[DoRA]):
     """DoRA (arXiv:2402.09353): `m (W + scaling B A) / norm`, with a trained length m for each output.
 
     The norm is that of the rows of `W + scaling B A`; no gradient goes through it (section 4.3).

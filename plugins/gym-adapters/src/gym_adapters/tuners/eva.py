@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_adapters.config.eva import EVA
-from gym_adapters.tuners.lora import Lora
+from gym_adapters.tuners.lora import LoraAdapter
 from gym_core import GymError
 from gym_torch.batch import Batch
 from gym_torch.trained_part import FirstStepBatch
@@ -21,7 +21,7 @@ from gym_torch.trained_part import FirstStepBatch
 KEPT = 4  #: directions kept from batch to batch, times the rank: later batches may put others before the first
 
 
-class Eva(Lora[EVA]):
+class EvaAdapter(LoraAdapter[EVA]):
     """A low-rank update that looks at the inputs of its layer where there is most to see."""
 
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)

@@ -17,7 +17,7 @@ from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.quantized_experts import seen_as_parameters
 
 
-class Experts(PeftAdapter[ExpertLoRA]):
+class ExpertLoraAdapter(PeftAdapter[ExpertLoRA]):
     """`W_e + (alpha / rank) B_e A_e` for each expert e of tensors `[experts, out, in]`; every B_e is zero at first."""
 
     def __init__(self, config: ExpertLoRA, model: PreTrainedModel, seed: int = 0) -> None:

@@ -11,7 +11,7 @@ from gym_core import GymError
 from gym_torch.model.decoder_layers import layers_of
 
 
-class Freeze(gym_torch.model.adapted.Full):
+class FreezeAdapter(gym_torch.model.adapted.Full):
     """Trains what the options name; everything else about it is training a model's own weights."""
 
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:

@@ -16,7 +16,7 @@ KEYS_VALUES = frozenset({"k_proj", "v_proj", "key", "value", "wk", "wv"})
 FEED_FORWARD = frozenset({"down_proj", "fc2", "w2", "dense_4h_to_h"})
 
 
-class Ia3(PeftAdapter[IA3]):
+class IA3Adapter(PeftAdapter[IA3]):
     """Keys, values and hidden units times a vector each (arXiv:2205.05638, section 3.3); all are one at first.
 
     peft knows the layers of some families by name; here any model will do whose projections have the usual names.

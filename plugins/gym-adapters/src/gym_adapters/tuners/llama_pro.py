@@ -18,7 +18,7 @@ from gym_torch.model.decoder_layers import layers_of
 OUTPUTS = frozenset({"o_proj", "down_proj", "out_proj", "dense", "fc2", "c_proj", "wo", "w2", "dense_4h_to_h"})
 
 
-class LlamaPro(gym_torch.model.adapted.Full):
+class LlamaProAdapter(gym_torch.model.adapted.Full):
     """Copies of blocks that add nothing at first, one after each equal part of the model (arXiv:2401.02415, section 3.2).
 
     A copy has zeros where it writes to the residual stream, so the output is unchanged. What is saved is a plain model with the

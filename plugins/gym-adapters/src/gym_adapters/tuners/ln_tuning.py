@@ -10,7 +10,7 @@ from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import norm_names, norm_paths
 
 
-class LnTuning(PeftAdapter[LNTuning]):
+class LNTuningAdapter(PeftAdapter[LNTuning]):
     """Normalization layers are copied and the copies train (arXiv:2312.11420, section 2); merging puts the copies in place."""
 
     def matching(self, model: PreTrainedModel) -> list[str]:

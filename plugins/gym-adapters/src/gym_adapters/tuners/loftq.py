@@ -69,7 +69,7 @@ def loftq(weight: Tensor, config: LoftQ, scaling: float, rounded: Rounding | Non
     return best
 
 
-class Loftq(LowRankAdapter[LoftQ]):
+class LoftQAdapter(LowRankAdapter[LoftQ]):
     """A low-rank update beside weights that are rounded. `initialize` rounds them and finds the update.
 
     Where the base is quantized, its quantizer rounds, and stores what it rounded: the original weights are read from their files

@@ -8,7 +8,7 @@ from gym_adapters.config.loha import LoHa
 from gym_adapters.lycoris_base import LycorisAdapter
 
 
-class Loha(LycorisAdapter[LoHa]):
+class LoHaAdapter(LycorisAdapter[LoHa]):
     """`W + (alpha / rank) (B1 A1) * (B2 A2)`, element-wise (FedPara, arXiv:2108.06098, section 2.2); A2 is zero at first."""
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:

@@ -8,7 +8,7 @@ from gym_adapters.config.lokr import LoKr
 from gym_adapters.lycoris_base import LycorisAdapter
 
 
-class Lokr(LycorisAdapter[LoKr]):
+class LoKrAdapter(LycorisAdapter[LoKr]):
     """`W + (alpha / rank) C (x) (B A)`, a Kronecker product (LyCORIS, arXiv:2309.14859, section 3.4); C is zero at first."""
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:

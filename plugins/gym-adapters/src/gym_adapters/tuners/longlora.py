@@ -16,7 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from gym_adapters.config.longlora import LongLoRA
 from gym_adapters.switch_attention import attend_by, shape_of
 from gym_adapters.target_modules import norm_names, split
-from gym_adapters.tuners.lora import Lora
+from gym_adapters.tuners.lora import LoraAdapter
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
 from gym_torch.model.attention import segment_attention
@@ -25,7 +25,7 @@ from gym_torch.spans import Spans
 NAME = "gym_shifted"
 
 
-class LongLora(Lora[LongLoRA]):
+class LongLoraAdapter(LoraAdapter[LongLoRA]):
     """LoRA, embeddings and norms, with attention in groups while it trains and over everything else at all other times.
 
     Groups lie within a sample (arXiv:2309.12307, section 3.2): half of the heads attend in its equal parts, the other half in

@@ -37,7 +37,7 @@ AGAIN = "again"  #: what the one that goes on training was, for when training is
 Plain = TypeVar("Plain", bound=LoRA)
 
 
-class Lora(LowRankAdapter[Plain]):
+class LoraAdapter(LowRankAdapter[Plain]):
     """A low-rank update beside others that stay as they are: those that `adapter_name_or_path` of the options names."""
 
     initializes: ClassVar[bool] = False

@@ -10,12 +10,12 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from gym_adapters.config.lora_ga import LoRAGA
-from gym_adapters.tuners.lora_init import InitializedLora, weight_of
+from gym_adapters.tuners.lora_init import InitializedLoraAdapter, weight_of
 from gym_core import GymError
 from gym_torch.trained_part import FirstStepBatch
 
 
-class LoraGA(InitializedLora[LoRAGA]):
+class LoraGAAdapter(InitializedLoraAdapter[LoRAGA]):
     """LoRA-GA (arXiv:2407.05000): A and B begin where the first step changes the weight most as full training would.
 
     From the singular vectors of the gradient, A has the first on the right, B the next on the left, both times

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.peft_base import check_floating
-from gym_adapters.tuners.lora import TRAINED, Lora, Plain
+from gym_adapters.tuners.lora import TRAINED, LoraAdapter, Plain
 from gym_core import GymError
 from gym_torch.trained_part import FirstStepBatch
 
 START = "start"  #: what peft calls the adapter that takes away what the one that trains begins with
 
 
-class InitializedLora(Lora[Plain]):
+class InitializedLoraAdapter(LoraAdapter[Plain]):
     """A low-rank update that begins with given A and B, and an output that does not notice. `initialize` finds them."""
 
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)

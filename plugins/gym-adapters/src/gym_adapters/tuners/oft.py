@@ -24,7 +24,7 @@ from gym_torch.console import warn
 ENOUGH = 1e-3  #: largest entry of R^T R - I at which angles count as kept
 
 
-class Oft(PeftAdapter[OFT]):
+class OFTAdapter(PeftAdapter[OFT]):
     """Rotations by the Cayley transform `(I + Q)(I - Q)^-1` of a skew-symmetric Q that is zero at first (arXiv:2506.19847).
 
     The inverse is five terms of its Neumann series (equation 6 there), orthogonal up to `2 |Q|^4`: exact enough while the

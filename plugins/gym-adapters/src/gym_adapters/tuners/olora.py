@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gym_adapters.config.olora import OLoRA
-from gym_adapters.tuners.lora_init import InitializedLora, weight_of
+from gym_adapters.tuners.lora_init import InitializedLoraAdapter, weight_of
 from gym_torch.trained_part import FirstStepBatch
 
 
-class Olora(InitializedLora[OLoRA]):
+class OLoraAdapter(InitializedLoraAdapter[OLoRA]):
     """OLoRA (arXiv:2406.01775): B has the first columns of Q and A the first rows of R, where `Q R = W`."""
 
     def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:

@@ -8,11 +8,11 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 
 from gym_adapters.config.pissa import PiSSA
-from gym_adapters.tuners.lora_init import InitializedLora, factors, weight_of
+from gym_adapters.tuners.lora_init import InitializedLoraAdapter, factors, weight_of
 from gym_torch.trained_part import FirstStepBatch
 
 
-class Pissa(InitializedLora[PiSSA]):
+class PissaAdapter(InitializedLoraAdapter[PiSSA]):
     """PiSSA (arXiv:2404.02948): A and B are the leading part of the weight, its singular values shared between them."""
 
     def initial_values(self, first_step: Iterable[FirstStepBatch]) -> dict[str, tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ from gym_adapters.config.prefix_tuning import PrefixTuning
 from gym_adapters.virtual_tokens import STATE, Pair, VirtualTokenAdapter
 
 
-class Prefix(VirtualTokenAdapter[PrefixTuning]):
+class PrefixTuningAdapter(VirtualTokenAdapter[PrefixTuning]):
     """Keys and values of each layer, without the network in between that the paper (arXiv:2101.00190) trains them through."""
 
     def start(self) -> Tensor:

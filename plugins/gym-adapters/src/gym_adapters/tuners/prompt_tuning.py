@@ -14,7 +14,7 @@ from gym_adapters.virtual_tokens import STATE, Pair, VirtualTokenAdapter
 from gym_core import GymError
 
 
-class Prompt(VirtualTokenAdapter[PromptTuning]):
+class PromptTuningAdapter(VirtualTokenAdapter[PromptTuning]):
     """Embeddings of virtual tokens (arXiv:2104.08691, section 2), which begin as those of real ones (figure 3b there)."""
 
     _known: tuple[object, list[Pair]] | None = None  #: keys and values, and the state of the weights they are of

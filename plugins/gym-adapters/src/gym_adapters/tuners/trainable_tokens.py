@@ -20,7 +20,7 @@ from gym_core import GymError
 ROWS = "trainable_tokens_delta"  #: what peft calls the rows; they stand in place of those of the base, not beside them
 
 
-class Tokens(HookAdapter[TrainableTokens]):
+class TrainableTokensAdapter(HookAdapter[TrainableTokens]):
     """New rows in place of those of the base, in the embeddings and in the head, which share them where they are tied.
 
     Tokens past the weights of the model make embeddings and head grow, by rows that are the mean of the others.

@@ -19,7 +19,7 @@ from gym_torch.model.adapted import check_state
 PROJECTIONS = ("base_model.vera_A", "base_model.vera_B")
 
 
-class Vera(PeftAdapter[VeRA]):
+class VeraAdapter(PeftAdapter[VeRA]):
     """`W + diag(b) B diag(d) A` with random A and B, the same for all layers (arXiv:2310.11454, equation 2); b is zero at first.
 
     A and B are saved beside what trains, so that plain peft need not draw them anew, which differs between machines.
