@@ -56,7 +56,13 @@ FAULTS = [
     ),
     Fault("gym-quant", "left[:, end:] -= errors @ factor[begin:end, end:]", "pass", "test_gptq.py", "formula"),
     Fault("gym-quant", "if error < best:", "if error > best:", "test_awq.py", "scale"),
-    Fault("gym-quant", "self._judge(told, artifact)", "pass", "test_refusals.py", "bad_result"),
+    Fault(
+        "gym-quant",
+        'check_kl(found, self.config.max_kl, "the quantized model"',
+        'check_kl(0.0, self.config.max_kl, "the quantized model"',
+        "test_refusals.py",
+        "bad_result",
+    ),
     Fault(
         "gym-bitdelta", "delta.check_base(base_fingerprint(base), str(base))", "pass", "test_artifacts.py", "one_base"
     ),
@@ -84,7 +90,7 @@ FAULTS = [
         "safety/test_gate.py",
         "upwards",
     ),
-    Fault("gym-bitdelta", "* gains[..., None]", "* 1", "test_low_rank.py", "least_squares"),
+    Fault("gym-bitdelta", "sides[0].scales * gains.float()", "sides[0].scales", "test_low_rank.py", "least_squares"),
     Fault(
         "gym-deltasoup", "kept = ordered[cut : len(ordered) - cut]", "kept = ordered[cut:]", "test_rules.py", "scipy"
     ),
@@ -234,7 +240,7 @@ FAULTS = [
     ),
     Fault(
         "gym-personalization",
-        "by_second.add_(_product(hidden.mT, pulled).mT, alpha=layer.scaling)",
+        "by_second.add_(_product(pulled.mT, hidden), alpha=layer.scaling)",
         "pass",
         "test_grouped_lora.py",
     ),
@@ -274,8 +280,8 @@ FAULTS = [
     ),
     Fault(
         "gym-vllm",
-        "int(uniform(self.seed, stream, 0) * (1 << 53))",
-        "int(uniform(self.seed, 0, 0) * (1 << 53))",
+        "int(uniform(self.request.seed, stream, 0) * (1 << 53))",
+        "int(uniform(self.request.seed, 0, 0) * (1 << 53))",
         "test_server.py",
         "seed_of_its_own",
     ),
@@ -296,11 +302,11 @@ FAULTS = [
     Fault("gym-training-free", " + len(lost)", "", "test_learning.py", "cannot_be_asked_with"),
     Fault("gym-training-free", "if found and found[0] == digest", "if found", "test_resume.py", "another_request"),
     Fault("gym-training-free", "if identity in self.deleted:", "if False:", "test_operations.py", "each_operation"),
-    Fault("gym-training-free", "if _holds(said, _plain(final)):", "if False:", "test_operations.py", "lessons"),
+    Fault("gym-training-free", "else _holds(said, _plain(final)):", "else False:", "test_operations.py", "lessons"),
     Fault("gym-training-free", "min(rewards) > DIFFERENT", "min(rewards) > 0.5", "test_learning.py", "graded"),
     Fault(
         "gym-training-free",
-        "made.comparison.p_harm >= self.asking.config.gate_level",
+        "compared is not None and compared.p_harm >= self.asking.config.gate_level",
         "True",
         "test_learning.py",
         "poisoned",
@@ -327,19 +333,25 @@ def folder(tree: Path, package: str) -> Path:
     return tree / package if package == "gym-core" else tree / "plugins" / package
 
 
-@contextmanager
-def planted(tree: Path, fault: Fault) -> Iterator[None]:
-    """Have the fault in a tree. Raises ValueError where its code is not exactly once in the sources of the package."""
+def place(tree: Path, fault: Fault) -> Path:
+    """Return the file in which a fault is planted. Raises ValueError where its code is not exactly once in the package."""
     sources = [*(folder(tree, fault.package) / "src").glob("**/*.py")]
     places = [path for path in sources for _ in range(path.read_text(encoding="utf-8").count(fault.old))]
     if len(places) != 1:
         raise ValueError(f"{fault.package} has not exactly one `{fault.old}`, but {[path.name for path in places]}")
-    text = places[0].read_text(encoding="utf-8")
-    places[0].write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    return places[0]
+
+
+@contextmanager
+def planted(tree: Path, fault: Fault) -> Iterator[None]:
+    """Have the fault in a tree. Raises what `place` raises."""
+    path = place(tree, fault)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     try:
         yield
     finally:
-        places[0].write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
 def tested(tree: Path, fault: Fault, said: Path) -> int:
