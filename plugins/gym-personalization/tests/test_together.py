@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ def test_coming_and_going_disturbs_nobody(engine: Engine, crowd: Crowd, tmp_path
         assert furthest(adapter_in(tmp_path / str(user)), crowd.alone(user)) < CLOSE
         assert not (tmp_path / str(user) / STATE).exists()
     assert json.loads((tmp_path / "4" / "run.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("seen", [["012", "123", "03"], ["012", "345", "016", "234", "56"]])
+def test_whose_turn_is_over_makes_room_for_those_who_wait(
+    engine: Engine, crowd: Crowd, tmp_path: Path, seen: list[str]
+) -> None:
+    """Through room for three, two steps each: as many leave as wait, who is new comes first, and each learns the same."""
+    names = sorted(set("".join(seen)))
+    users = [Waiting(name, tmp_path / name, partial(crowd.recipe, 0, tmp_path / name, max_steps=2)) for name in names]
+    told: list[str] = []
+    found = list(train_all(engine, users, turn=1, told=lambda engine: told.append("".join(sorted(engine.present)))))
+    assert told == seen
+    assert sorted((each.name, each.error) for each in found) == [(name, None) for name in names]
+    assert not list(tmp_path.rglob(STATE))
+    first, *others = (adapter_in(each.output) for each in found)
+    assert max(furthest(first, other) for other in others) < CLOSE
 
 
 def test_a_step_with_nothing_to_learn_from_goes_by(engine: Engine, crowd: Crowd, tmp_path: Path) -> None:

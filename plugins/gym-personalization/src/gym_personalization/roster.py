@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,14 @@ def train_all(
     Raises Interrupted after a signal, when the states of all are on the disk.
 
     """
-    coming, again = iter(waiting), deque[Waiting]()
-    ahead = next(coming, None)
+    queue = _Queue(waiting)
     mine: dict[str, Waiting] = {}
     entered: dict[str, int] = {}
     alone: list[Waiting] = []
     with Signals() as signals, engine.hosting(mine):
         while True:
-            while engine.free and (ahead or again):
-                user, ahead = (ahead, next(coming, None)) if ahead else (again.popleft(), None)
+            while engine.free and queue.exceeds(0):
+                user = queue.next()
                 try:
                     found = _enter(engine, user)
                 except AloneError as why:
@@ -97,15 +97,16 @@ def train_all(
                 if name in mine:
                     yield Trained(name, mine.pop(name).output, error=error)
             told(engine)
+            left: list[Waiting] = []
             for name in list(mine):
                 job = engine.present[name].job
                 over: Trained | None = None
                 try:
                     if job.progress.over:
                         over = _finished(engine, mine[name])
-                    elif turn and job.progress.step - entered[name] >= turn and (ahead or again) and not engine.free:
+                    elif turn and job.progress.step - entered[name] >= turn and queue.exceeds(engine.free):
                         engine.leave(name)
-                        again.append(mine.pop(name))
+                        left.append(mine.pop(name))
                     elif due(job.progress, job.train.save_every):
                         engine.save(name)
                 except GymError as error:  # as of a disk that is full: the last state is whole
@@ -115,11 +116,31 @@ def train_all(
                 if over is not None:
                     del mine[name]
                     yield over
+            queue.again.extend(left)  # who waited before them has their room
             if signals.received:
                 for name in list(mine):
                     engine.leave(name)
                 raise Interrupted(signals.received)
     yield from map(train_alone, alone)
+
+
+class _Queue:
+    """Those who wait: first those who have not been in training, taken from where they come as they are needed."""
+
+    def __init__(self, coming: Iterable[Waiting]) -> None:
+        self._coming, self._ahead = iter(coming), deque[Waiting]()
+        self.again: deque[Waiting] = deque()  #: who made room for others
+
+    def exceeds(self, count: int) -> bool:
+        """Whether more than so many wait."""
+        more = islice(self._coming, max(0, count + 1 - len(self._ahead) - len(self.again)))
+        self._ahead.extend(more)
+        return len(self._ahead) + len(self.again) > count
+
+    def next(self) -> Waiting:
+        """Return who is next, of at least one."""
+        self._ahead.extend(islice(self._coming, 0 if self._ahead else 1))
+        return (self._ahead or self.again).popleft()
 
 
 def train_alone(user: Waiting) -> Trained:
