@@ -53,9 +53,11 @@ def closure(*names: str) -> list[str]:
     return order
 
 
-def install(session: nox.Session, names: list[str], *tools: str, python: str = "python") -> None:
+def install(
+    session: nox.Session, names: list[str], *tools: str, python: str = "python", constraints: str = CONSTRAINTS
+) -> None:
     """Install packages of the tree with what they need, in the tested versions; torch alone and first, hatchling before all."""
-    pip = [python, "-m", "pip", "install", "-q", "-c", CONSTRAINTS]
+    pip = [python, "-m", "pip", "install", "-q", "-c", constraints]
     external = python != "python"
     session.run(*pip, "hatchling", "editables", external=external)
     needs = [need for name in names for need in project(name).get("dependencies", [])]
@@ -176,6 +178,25 @@ def oracles(session: nox.Session) -> None:
     names = ("byzfl", "mergekit", "rules", "privacy_accounting", "privacy_mechanism", "record_privacy")
     tests = [str(PACKAGES[package] / "tests" / f"test_{name}.py") for name in names]
     session.run("python", "-m", "pytest", *tests, "-p", "no:cacheprovider", *session.posargs)
+
+
+@nox.session
+def flower(session: nox.Session) -> None:
+    """Carry out federated rounds over Flower on loopback: a server, four nodes, and the tests of what nodes may send.
+
+    Flower asks for older versions of some packages, which are therefore not those of the tested set here.
+    """
+    older = ("fastapi", "packaging", "protobuf", "rich", "starlette", "uvicorn")
+    lines = Path(CONSTRAINTS).read_text().splitlines(keepends=True)
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text("".join(line for line in lines if line.partition("==")[0] not in older))
+    package = "gym-deltasoup"
+    needs = project(package)["optional-dependencies"]["flower"]
+    packages = closure(package, "gym-sft", "gym-testkit", "gym-tiny")
+    install(session, packages, "pytest", *needs, constraints=str(constraints))
+    tests = str(PACKAGES[package] / "tests" / "test_flower.py")
+    session.run("python", "-c", "import flwr")  # else skipped
+    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", *session.posargs)
 
 
 @nox.session(venv_backend="none")
