@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from gym_core import GymError
+from gym_core import GymError, load_recipe
 from gym_preference.pairwise.pair_to_prompt_responses import prompt_responses
 from gym_preference.reference_cache import CachedLogProbs, key_of, name_of
 from gym_testkit.bench import Bench, Finished, fingerprint
@@ -60,6 +60,22 @@ def test_all_forms_train_alike(tmp_path: Path, model_path: Path, adapter: str | 
         for ours, theirs in zip(other.metrics, wanted.metrics, strict=True):
             for measure in ("loss", "rewards/margins", "rewards/chosen", "kl"):
                 assert ours[measure] == pytest.approx(theirs[measure], abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "simpo", "tdpo1", "reward_model"])
+def test_pairs_that_are_streamed_train_as_those_that_are_prepared(bench: Bench, algorithm: str) -> None:
+    recipe = bench.recipe(algorithm, "preference", max_steps=3, batch_size=2)
+    windows = {"sources": recipe["data"], "streaming": True, "buffer_size": 1000}
+    whole, streamed = bench.run(recipe, "whole"), bench.run({**recipe, "data": windows}, "streamed")
+    assert streamed.series("loss") == whole.series("loss")
+
+
+def test_who_looks_at_all_samples_first_does_not_stream(bench: Bench) -> None:
+    windows = {"sources": str(bench.data("preference")), "streaming": True}
+    asked = {"name": "dpo", "precompute_ref_log_probs": True}
+    for algorithm, why in (("kto", "looks at its samples before"), (asked, "cannot all be scored")):
+        with pytest.raises(GymError, match=why):
+            load_recipe({**bench.recipe(algorithm, "preference"), "data": windows}).check()
 
 
 def test_scores_are_made_once_and_found_by_content(tmp_path: Path, model_path: Path, capsys: Any) -> None:

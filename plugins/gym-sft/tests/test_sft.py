@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gym_core import load_recipe
+from gym_core import execute, load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
 from gym_sft.naive_losses import next_token
 from gym_sft.objective import NextToken
-from gym_testkit.bench import Bench
+from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.oracle import compare
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED
@@ -140,3 +140,19 @@ def test_a_run_says_what_it_learnt_from(bench: Bench) -> None:
 def test_the_package_names_what_it_brings() -> None:
     points = {(point.group, point.name) for point in distribution("gym-sft").entry_points}
     assert {("gym.algorithms", "sft"), ("gym.algorithms", "pretrain")} <= points
+
+
+@pytest.mark.parametrize(("algorithm", "shape"), [("sft", "conversation"), ("pretrain", "text")])
+def test_streamed_rows_go_on_where_a_run_ended_bit_for_bit(bench: Bench, algorithm: str, shape: str) -> None:
+    recipe = bench.recipe(algorithm, shape, max_steps=9, batch_size=2) | {"scheduler": "constant"}
+    recipe["data"] = {"sources": recipe["data"], "streaming": True, "buffer_size": 5, "validation": 2, "cutoff": 32}
+    whole = bench.run(recipe, "whole")
+    output = str(bench.path("longer"))
+    for steps in (4, 9):
+        made = execute(load_recipe({**recipe, "output": output, "train": {**recipe["train"], "max_steps": steps}}))
+    assert bench.finished(made).series("loss") == whole.series("loss")
+    assert fingerprint(made.artifact.path, ".safetensors") == fingerprint(whole.outcome.artifact.path, ".safetensors")
+    reports = [
+        json.loads((run / "run.json").read_text())["data"]["report"] for run in (made.output, whole.outcome.output)
+    ]
+    assert reports[0] == reports[1], "rows are counted over all processes of a run"

@@ -74,6 +74,11 @@ class DatasetConfig(Data):
     out and counted."""
     whole_epochs: bool = False
     """Whether the last optimizer step of an epoch ends with it, and may be smaller; else the next epoch fills it up."""
+    streaming: bool = False
+    """Whether rows are read while training goes on, `buffer_size` at a time, each window in an order of its own, and from the
+    beginning again where they end; `train.max_steps` says when it ends. Nothing is cached."""
+    buffer_size: PositiveInt = 16384
+    """Rows of a window, where rows are streamed: what is in memory at a time, and what is shuffled."""
     processes: PositiveInt | None = None
     """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""
     rebuild: bool = False
@@ -86,7 +91,11 @@ class DatasetConfig(Data):
 
     def located(self) -> list[Source]:
         """Return the sources, those for evaluation last; names are looked up in `dataset_dir` where they say no folder."""
-        return [source.looked_up_in(self.dataset_dir) for source in (*self.sources, *self.validation_sources)]
+        return self._located(self.sources) + self._located(self.validation_sources)
+
+    def _located(self, sources: Sequence[Source]) -> list[Source]:
+        found = (source.looked_up_in(self.dataset_dir) for source in sources)
+        return [source.streamed() if self.streaming else source for source in found]
 
     def preview(self, recipe: Recipe, count: int) -> dict[str, Any]:
         """Return examples as the model will see them, and counts, as plain data."""
@@ -129,6 +138,10 @@ class DatasetConfig(Data):
             raise ValueError("validation is a share below 1 or a whole number of examples")
         if self.validation and self.validation_sources:
             raise ValueError("validation and validation_sources exclude each other: give one")
+        if self.streaming and 0 < self.validation < 1:
+            raise ValueError("a share of rows without an end is not known: let validation be a number of rows")
+        if self.streaming and any(source.samples for source in self.sources):
+            raise ValueError("rows are drawn by `samples` where all are read first: leave it out, or streaming")
         if self.mix_weights is not None:
             if self.mix == "concat":
                 raise ValueError("mix_weights needs one of the interleave_* values of mix")
@@ -152,6 +165,10 @@ class DatasetConfig(Data):
     def steps_end_with_epochs(self) -> bool:
         """Return `whole_epochs`."""
         return self.whole_epochs
+
+    def streams(self) -> bool:
+        """Return `streaming`."""
+        return self.streaming
 
     def longest(self) -> int:
         """Return `cutoff`."""

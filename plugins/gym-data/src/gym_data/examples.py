@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,18 +153,16 @@ KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedba
 
 
 class Examples(Sequence[Example]):
-    """Examples in order, read from the cache as they are asked for."""
+    """Examples in order, made of arrays as they are asked for."""
 
-    def __init__(self, folder: Path, order: str, names: Sequence[str], shape: str = "") -> None:
-        """Map the arrays of a cache folder; `order` names the one that says which examples these are."""
+    def __init__(self, array: Callable[[str], Any], order: str, names: Sequence[str], shape: str = "") -> None:
+        """Take what finds an array by its name; `order` names the one that says which examples these are."""
         self._kind = KINDS.get(shape, Example)
-        self._tokens = _load(folder, "tokens")
-        self._trained = _load(folder, "trained")
-        self._ends = _load(folder, "ends")
-        self._origins = _load(folder, "origins")
-        self._about, self._about_ends = _load(folder, "about"), _load(folder, "about_ends")
-        self._segments, self._segments_ends = _load(folder, "segments"), _load(folder, "segments_ends")
-        self._order = _load(folder, order)
+        self._tokens, self._trained, self._ends = array("tokens"), array("trained"), array("ends")
+        self._origins = array("origins")
+        self._about, self._about_ends = array("about"), array("about_ends")
+        self._segments, self._segments_ends = array("segments"), array("segments_ends")
+        self._order = array(order)
         self._names = names
 
     def __len__(self) -> int:
@@ -205,6 +203,7 @@ def _range(ends: npt.NDArray[np.int64], number: int) -> slice:
     return slice(int(ends[number - 1]) if number else 0, int(ends[number]))
 
 
-def _load(folder: Path, name: str) -> Any:
+def mapped(folder: Path, name: str) -> Any:
+    """Return an array of a cache folder, mapped where it may be large."""
     path = folder / f"{name}.npy"
     return np.load(path, mmap_mode=None if name in ("train", "validation") else "r", allow_pickle=False)

@@ -43,6 +43,12 @@ class Data(Component):
         """Whether the last optimizer step of an epoch ends with it, and may be smaller; else the next epoch fills it up."""
         return False
 
+    def streams(self) -> bool:
+        """Whether samples come window by window while training goes on: what it builds then has a `stream` of windows as well
+        (`gym_torch.source.Windows`), of which `train` is the first.
+        """
+        return False
+
     def longest(self) -> int | None:
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None
@@ -55,6 +61,8 @@ class DataAlgorithm(Algorithm):
     """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
     branches: ClassVar[bool] = False
     """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`)."""
+    streams: ClassVar[bool] = False
+    """Whether it takes samples that come window by window, each of which is seen when its turn comes and not before."""
     measure: ClassVar[str] = "loss"
     """Key of `metrics.jsonl` that training improves."""
     better: ClassVar[str] = "lower"
@@ -110,6 +118,10 @@ class Source(Component):
 
     def looked_up_in(self, directory: str | None) -> Source:
         """Return the source that is read where `dataset_dir` is this folder; only one that is a name there differs."""
+        return self
+
+    def streamed(self) -> Source:
+        """Return the source that fetches rows as they are read; only one that would fetch all of them before differs."""
         return self
 
 

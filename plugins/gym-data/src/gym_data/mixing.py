@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gym_core import DataError
 from gym_data.config import DatasetConfig
+
+T = TypeVar("T")
 
 Order = npt.NDArray[np.int64]  #: numbers of examples
 
@@ -26,46 +31,72 @@ def in_rounds(numbers: Sequence[int], times: Sequence[int]) -> Order:
     return np.concatenate([each[often > number] for number in range(int(often.max(initial=0)))] or [each])
 
 
-def concat(sources: Sequence[Order], weights: Sequence[float] | None, seed: int) -> Order:
+class _Turn(Generic[T]):
+    """What is left of a source, which can begin again."""
+
+    def __init__(self, source: Iterable[T]) -> None:
+        """Look at the first of it."""
+        self._source = source
+        self._rest = iter(source)
+        self._next = [*islice(self._rest, 1)]
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing is left."""
+        return not self._next
+
+    def take(self) -> T:
+        """Return the next, and look at the one behind it."""
+        (taken,) = self._next
+        self._next = [*islice(self._rest, 1)]
+        return taken
+
+    def again(self) -> _Turn[T]:
+        """Return it from its beginning. Raises DataError where there is nothing at all."""
+        begun = _Turn(self._source)
+        if begun.used_up:
+            raise DataError("one of the sources that are mixed holds no rows", key="data.sources")
+        return begun
+
+
+def concat(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
     """One source after the other."""
-    return np.concatenate(sources)
+    return chain.from_iterable(sources)
 
 
-def interleave_under(sources: Sequence[Order], weights: Sequence[float] | None, seed: int) -> Order:
+def interleave_under(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
     """In turns, until the first source is used up."""
-    taken, order = [0] * len(sources), []
-    for source in _turns(len(sources), weights, seed):
-        if taken[source] == len(sources[source]):
-            break
-        order.append(sources[source][taken[source]])
-        taken[source] += 1
-    return order_of(order)
+    left = [_Turn(source) for source in sources]
+    for number in _turns(len(sources), weights, seed):
+        if left[number].used_up:
+            return
+        yield left[number].take()
 
 
-def interleave_over(sources: Sequence[Order], weights: Sequence[float] | None, seed: int) -> Order:
+def interleave_over(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
     """In turns, until the last source is used up; the others begin again."""
-    taken, order = [0] * len(sources), []
-    for source in _turns(len(sources), weights, seed):
-        order.append(sources[source][taken[source] % len(sources[source])])
-        taken[source] += 1
-        if all(count >= len(examples) for count, examples in zip(taken, sources, strict=True)):
-            break
-    return order_of(order)
+    left, used_up = [_Turn(source) for source in sources], set[int]()
+    for number in _turns(len(sources), weights, seed):
+        if left[number].used_up:
+            left[number] = left[number].again()
+        yield left[number].take()
+        if left[number].used_up:
+            used_up.add(number)
+        if len(used_up) == len(sources):
+            return
 
 
-def interleave_once(sources: Sequence[Order], weights: Sequence[float] | None, seed: int) -> Order:
+def interleave_once(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
     """In turns, each example once; a source that is used up misses its turn."""
-    taken, order, total = [0] * len(sources), [], sum(map(len, sources))
-    for source in _turns(len(sources), weights, seed):
-        if taken[source] < len(sources[source]):
-            order.append(sources[source][taken[source]])
-            taken[source] += 1
-        if len(order) == total:
-            break
-    return order_of(order)
+    left = [_Turn(source) for source in sources]
+    for number in _turns(len(sources), weights, seed):
+        if not left[number].used_up:
+            yield left[number].take()
+        elif all(source.used_up for source in left):
+            return
 
 
-MIXES: dict[str, Callable[[Sequence[Order], Sequence[float] | None, int], Order]] = {
+MIXES: dict[str, Callable[[Sequence[Iterable[Any]], Sequence[float] | None, int], Iterator[Any]]] = {
     "concat": concat,
     "interleave_under": interleave_under,
     "interleave_over": interleave_over,
@@ -107,7 +138,7 @@ def divide(
     """
     each = [in_rounds(*zip(*order, strict=True)) for order in drawn]
     train, aside = (
-        MIXES[config.mix](part, config.mix_weights, seed) if part else order_of(())
+        np.fromiter(MIXES[config.mix](part, config.mix_weights, seed) if part else (), dtype=np.int64)
         for part in (each[: len(config.sources)], each[len(config.sources) :])
     )
     return (train, aside) if len(aside) else hold_out(train, groups, config.validation, seed)

@@ -7,23 +7,24 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gym_core import DataError, PluginError, cache_dir
 from gym_data import cache_eviction, token_cache
 from gym_data.config import DatasetConfig
-from gym_data.encoders import ENCODERS
-from gym_data.examples import Example, Examples
+from gym_data.encoders import encoded
+from gym_data.examples import Example, Examples, mapped
 from gym_data.kinds import Template
 from gym_data.mixing import divide
-from gym_data.progress import counted
 from gym_data.provenance import answering, called, identity, maker
 from gym_data.render import DAY
 from gym_data.report import report_of, seen_in_training
 from gym_data.row_reader import Reader
+from gym_data.streaming import Stream, StreamedData, streamed
 from gym_data.token_cache import Store
 from gym_data.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ def prepare(
     day: date | None = None,
     branches: bool = False,
     made: bool = False,
-) -> Prepared:
+) -> Prepared | StreamedData:
     """Return the examples of a configuration for the tokenizer of a model directory.
 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out; `day` is what chat
@@ -62,10 +63,12 @@ def prepare(
     conversation that begin alike are one `Branched` example; `made` says that another process of the run has just made them, and
     nothing is made again. Raises DataError where the sources cannot be read or nothing is left to learn.
     """
-    most = cache_eviction.limit()
-    reader = Reader(config, rows, seed, branches)
     day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
     opened = open_tokenizer(config, tokenizer, day)
+    if config.streaming:
+        return _streamed(config, opened, tokenizer, rows, seed, day, branches)
+    most = cache_eviction.limit()
+    reader = Reader(config, rows, seed, branches)
     key = key_of(reader, opened, day)
     root = cache_dir() / "tokens"
     manifest = None if config.rebuild and not made else token_cache.find(root, key)
@@ -77,9 +80,23 @@ def prepare(
         manifest = token_cache.awaited(root, key)
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
-    train, validation = (Examples(root / key, part, manifest["names"], rows) for part in ("train", "validation"))
+    arrays = partial(mapped, root / key)
+    train, validation = (Examples(arrays, part, manifest["names"], rows) for part in ("train", "validation"))
     report = {**manifest["report"], "cached": cached}
     return Prepared(train, validation if report["validation"] else None, token_cache.content(manifest), report, key)
+
+
+def _streamed(
+    config: DatasetConfig, opened: Tokenizer, tokenizer: Path, rows: str, seed: int, day: date, branches: bool
+) -> StreamedData:
+    """Return windows of rows; what `validation_sources` hold is read whole before."""
+    validation = None
+    if config.validation_sources:
+        whole = {"streaming": False, "sources": config.validation_sources, "validation_sources": []}
+        validation = prepare(config.model_copy(update=whole), tokenizer, rows, seed, day, branches).train
+    reader = Reader(config.model_copy(update={"validation_sources": []}), rows, seed, branches)
+    made_by = {**made_from(reader, opened, day), "seed": seed}
+    return streamed(Stream(reader, opened), made_by, validation)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -> Tokenizer:
@@ -127,32 +144,39 @@ def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:
     """Return what names the examples in the cache: a hash of all that makes them, this package and those it rests on included."""
     config = reader.config
     drawn = bool(config.validation or config.mix_weights or any(opened.samples for opened in reader.opened))
-    dated = any("strftime_now" in text for text in tokenizer.templates.values())
     made_by = {
+        **made_from(reader, tokenizer, day),
         "layout": token_cache.LAYOUT,
         "code": maker("gym_data"),
         "python": sys.version_info[:2],
-        "shape": [reader.shape, reader.branches],
         "sources": [opened.identity() for opened in reader.opened],
         "of them for validation": len(config.validation_sources),
-        "options": config.model_dump(mode="json", include=OPTIONS),
         "template": identity(config.template) if config.template else None,
+        "seed": reader.seed if drawn else None,
+    }
+    return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]:
+    """Return the options that make examples of rows, as plain data."""
+    dated = any("strftime_now" in text for text in tokenizer.templates.values())
+    return {
+        "shape": [reader.shape, reader.branches],
+        "options": reader.config.model_dump(mode="json", include=OPTIONS),
         "day": day.isoformat() if dated else None,
         "tokenizer": tokenizer.fingerprint,
         "template_spec": {
             **tokenizer.template_spec.data,
             "values": {name: told for name, told in tokenizer.template_spec.values.items() if name != DAY},
         },
-        "seed": reader.seed if drawn else None,
     }
-    return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _build(reader: Reader, tokenizer: Tokenizer, root: Path, key: str) -> None:
     """Read and tokenise everything into a cache folder."""
     into, old = Store(root), os.path.lexists(root / key)
     try:
-        read = _write(reader, tokenizer, into)
+        read = encoded(reader, tokenizer, into)
         _something_left(reader, read.orders)
         config = reader.config
         train, validation = divide(read.orders, read.groups, config, reader.seed)
@@ -166,34 +190,6 @@ def _build(reader: Reader, tokenizer: Tokenizer, root: Path, key: str) -> None:
     except BaseException:
         into.discard()
         raise
-
-
-@dataclass
-class _Read:
-    """What is known of the sequences written so far."""
-
-    orders: list[list[tuple[int, int]]]  #: sequences of each source in order, and how often each is drawn
-    groups: list[int] = field(default_factory=list)  #: by sequence; equal for equal contents
-    lengths: list[int] = field(default_factory=list)
-    learnt: list[int] = field(default_factory=list)
-    duplicates: int = 0  #: rows whose content came before
-
-
-def _write(reader: Reader, tokenizer: Tokenizer, into: Store) -> _Read:
-    read = _Read([[] for _ in reader.opened])
-    known: dict[bytes, int] = {}
-    template = reader.config.template
-    encoder = {**ENCODERS, **(template.encoders() if template else {})}[reader.shape]
-    for number, piece in enumerate(counted(encoder(reader, tokenizer), "tokenising")):
-        read.duplicates += piece.part == 0 and piece.key in known
-        if piece.part == 0:
-            reader.tallies[piece.source].noticed.update(piece.remarks)
-        read.groups.append(known.setdefault(piece.key, len(known)))
-        read.lengths.append(len(piece.tokens))
-        read.learnt.append(int(piece.trained.sum()))
-        read.orders[piece.source].append((number, piece.times))
-        into.add(piece.tokens, piece.trained, (piece.source, piece.number, piece.part), piece.about, piece.segments)
-    return read
 
 
 def _something_left(reader: Reader, orders: Sequence[Sequence[object]]) -> None:

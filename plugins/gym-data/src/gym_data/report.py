@@ -10,8 +10,9 @@ import numpy as np
 
 from gym_data.mixing import Order
 from gym_data.provenance import name_of
-from gym_data.row_reader import Opened, Reader, Tally
+from gym_data.row_reader import Opened, Reader
 from gym_data.rows import OPPOSITES
+from gym_data.tally import Tally
 
 BINS = 12  #: bars of the histogram of lengths
 
@@ -20,7 +21,7 @@ def report_of(
     reader: Reader, lengths: Sequence[int], learnt: Sequence[int], train: Order, validation: Order, duplicates: int
 ) -> dict[str, Any]:
     """Count rows, examples and tokens; `lengths[i]` and `learnt[i]` are the tokens of sequence `i` and those trained on."""
-    sizes = np.asarray(lengths)[train]
+    sizes = np.asarray(lengths, dtype=np.int64)[train]
     template = reader.config.template
     return {
         "template": (template.title or name_of(template)) if template else "the model's own",
@@ -28,7 +29,7 @@ def report_of(
         "examples": len(train),
         "validation": len(validation),
         "tokens": int(sizes.sum()),
-        "trained_tokens": int(np.asarray(learnt)[train].sum()),
+        "trained_tokens": int(np.asarray(learnt, dtype=np.int64)[train].sum()),
         "duplicates": duplicates,
         "truncated": sum(tally.truncated for tally in reader.tallies),
         "dropped": sum(sum(tally.dropped.values()) for tally in reader.tallies),
@@ -51,6 +52,7 @@ def left_out(report: Mapping[str, Any]) -> str:
 
 def lengths_of(sizes: np.ndarray) -> dict[str, Any]:
     """Return mean, percentiles and a histogram: pairs of a bar's upper edge and its count."""
+    sizes = sizes if len(sizes) else np.zeros(1)
     counts, edges = np.histogram(sizes, bins=BINS, range=(0, max(1, int(sizes.max()))))
     return {
         "mean": round(float(sizes.mean()), 1),

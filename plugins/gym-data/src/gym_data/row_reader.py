@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from gym_data.formats.parsing import UntrainableRowError
 from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
+from gym_data.tally import Tally
 
 PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
+HELD_OUT = "held out for evaluation"
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -86,6 +88,15 @@ class Opened:
         return PluginError(why, where=f"{self.name} ({who})", fix=f"report it to {who.partition('` of ')[2]}")
 
 
+class Drawn(NamedTuple):
+    """A row as its source yields it."""
+
+    source: int
+    number: int  #: from 1
+    row: Mapping[str, Any]
+    times: int  #: how often it is drawn
+
+
 @dataclass(frozen=True)
 class Record:
     """A structured row and where it came from."""
@@ -95,26 +106,6 @@ class Record:
     times: int  #: how often it is drawn
     row: Structured
     key: bytes  #: equal for equal contents
-
-
-@dataclass
-class Tally:
-    """What was read of one source, and what became of it."""
-
-    name: str
-    rows: int = 0
-    bad: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    noticed: Counter[str] = field(default_factory=Counter)  #: what there is to say of rows that are kept
-    lost: Counter[str] = field(default_factory=Counter)  #: rows of which the chat template leaves something out
-    spelt: int = 0  #: rows that spell out special tokens, which are split
-    read: set[str] = field(default_factory=set)  #: columns that the format reads
-    unread: set[str] = field(default_factory=set)  #: columns with text that it did not read in some row
-    truncated: int = 0
-    parted: int = 0  #: conversations trained on in several sequences
-    apart: int = 0  #: tokens of these sequences
-    joined: int = 0  #: tokens of these sequences where what they begin with stands once
-    unclosed: int = 0  #: sequences that do not end with a special token
 
 
 class Reader:
@@ -133,23 +124,43 @@ class Reader:
         self.branches = branches
         self.opened = [self._open(source) for source in config.located()]
         self.tallies = [Tally(opened.name) for opened in self.opened]
+        self._given: Sequence[Drawn] | None = None
+        self._without: Container[bytes] = ()
+
+    def of(self, rows: Sequence[Drawn], without: Container[bytes] = ()) -> Reader:
+        """Return what reads these rows alone, but for those of such a key, and counts anew."""
+        other = copy(self)
+        other.tallies = [Tally(opened.name) for opened in self.opened]
+        other._given, other._without = rows, without
+        return other
+
+    def drawn(self) -> Iterator[Drawn]:
+        """Yield the rows of all sources, one after the other, as they are."""
+        for source in range(len(self.opened)):
+            yield from self.drawn_of(source)
 
     def records(self) -> Iterator[Record]:
         """Yield the rows of all sources in order. Raises DataError at a bad row, unless these are skipped."""
-        for source, opened in enumerate(self.opened):
-            convert = self._convert(opened)
-            for number, row, times in self._drawn(opened, source):
-                self.tallies[source].rows += 1
-                try:
-                    structured = self._watched(source, convert)(_filled(row, self.config.variables))
-                except ValueError as error:
-                    self.bad(source, number, error)
-                    continue
-                except Exception as error:  # a format is foreign code: it can raise whatever Python can
-                    raise blamed(opened.format, f"row {number}: reading it", error, opened.name) from error
-                if not isinstance(structured, SHAPES[self.shape]):
-                    raise self._mismatch(opened, structured)
-                yield Record(source, number, times, structured, content_key(structured))
+        converts: dict[int, Callable[[Mapping[str, Any]], Structured]] = {}
+        for source, number, row, times in self.drawn() if self._given is None else self._given:
+            opened = self.opened[source]
+            if source not in converts:
+                converts[source] = self._convert(opened)
+            self.tallies[source].rows += 1
+            try:
+                structured = self._watched(source, converts[source])(_filled(row, self.config.variables))
+            except ValueError as error:
+                self.bad(source, number, error)
+                continue
+            except Exception as error:  # a format is foreign code: it can raise whatever Python can
+                raise blamed(opened.format, f"row {number}: reading it", error, opened.name) from error
+            if not isinstance(structured, SHAPES[self.shape]):
+                raise self._mismatch(opened, structured)
+            key = content_key(structured)
+            if key in self._without:
+                self.tallies[source].dropped[HELD_OUT] += 1
+                continue
+            yield Record(source, number, times, structured, key)
 
     def _watched(
         self, source: int, convert: Callable[[Mapping[str, Any]], Structured]
@@ -191,15 +202,16 @@ class Reader:
         template = self.config.template
         self.bad(record.source, record.number, error, called(template) if template else "the model's chat template")
 
-    def _drawn(self, opened: Opened, source: int) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-        """Yield number, row and how often it is drawn, at most `max_samples` rows."""
+    def drawn_of(self, source: int) -> Iterator[Drawn]:
+        """Yield the rows of one source, at most `max_samples` of them."""
+        opened = self.opened[source]
         rows = enumerate(opened.read(None if opened.samples else self.config.max_samples), 1)
         if opened.samples is None:
-            yield from ((number, row, 1) for number, row in rows)
+            yield from (Drawn(source, number, row, 1) for number, row in rows)
             return
         wanted = min(opened.samples, self.config.max_samples or opened.samples)
         drawn = draw(sum(1 for _ in opened.read()), wanted, self.seed + source)
-        yield from ((number, row, drawn[number]) for number, row in rows if number in drawn)
+        yield from (Drawn(source, number, row, drawn[number]) for number, row in rows if number in drawn)
 
     def _convert(self, opened: Opened) -> Callable[[Mapping[str, Any]], Structured]:
         with answering(opened.format, "building it", opened.name):

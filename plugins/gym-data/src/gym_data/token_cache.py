@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,23 @@ from gym_core import GymError
 from gym_core.files import BUILDING
 from gym_core.outputlock import OutputLock
 from gym_data.examples import ARRAYS
+from gym_data.sequences import Sequences
 from gym_data.sources.files import hash_file
-from gym_data.tokenizer import Mask, Tokens
 
 LAYOUT = 4  #: changes when the files change their meaning
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished-"
-TOGETHER = 1000  #: sequences written at a time
 AGAIN = (0.01, 0.1, 1.0)  #: seconds between looks at a folder that is being replaced
 ABANDONED = 60.0  #: seconds after which an unfinished folder that no process holds is taken away
 ABANDONED_FILE = 3600.0  #: the same for an unfinished file that was not written to
 
 
-class Store:
+class Store(Sequences):
     """Writes a cache folder."""
 
     def __init__(self, root: Path) -> None:
         """Begin in a temporary folder beside the final one, and take away what killed processes left there."""
+        super().__init__()
         root.mkdir(parents=True, exist_ok=True)
         collect(root)
         self.root = root
@@ -48,44 +48,6 @@ class Store:
         self._lock = OutputLock(self.folder)
         self._lock.__enter__()
         self._columns = {name: Column(self.folder / f"{name}.npy", name) for name in ARRAYS}
-        self._waiting: list[tuple[Tokens, Mask, tuple[int, int, int], bytes | None, list[tuple[int, int]]]] = []
-        self._ends = dict.fromkeys(("ends", "about_ends", "segments_ends"), 0)
-
-    def add(
-        self,
-        tokens: Tokens,
-        trained: Mask,
-        origin: tuple[int, int, int],
-        about: Mapping[str, Any] | None = None,
-        segments: Sequence[tuple[int, int | None]] = (),
-    ) -> None:
-        """Append a sequence, its source, row and part, and of all or of none what else its `KINDS` holds, or its segments."""
-        told = None if about is None else json.dumps(about, default=str).encode("utf-8")
-        known = [(length, -1 if before is None else before) for length, before in segments]
-        self._waiting.append((tokens, trained, origin, told, known))
-        if len(self._waiting) == TOGETHER:
-            self._write()
-
-    def _write(self) -> None:
-        """Write what was added since the last time."""
-        if not self._waiting:
-            return
-        tokens, trained, origins, abouts, segments = zip(*self._waiting, strict=True)
-        self._waiting = []
-        self.extend(tokens=np.concatenate(tokens), trained=np.concatenate(trained), origins=np.asarray(origins))
-        self.extend(ends=self._end("ends", tokens))
-        if abouts[0] is not None:
-            text = np.frombuffer(b"".join(abouts), dtype=np.uint8)
-            self.extend(about=text, about_ends=self._end("about_ends", abouts))
-        if segments[0]:
-            flat = np.asarray([each for several in segments for each in several])
-            self.extend(segments=flat, segments_ends=self._end("segments_ends", segments))
-
-    def _end(self, name: str, items: Sequence[Sized]) -> npt.NDArray[np.int64]:
-        """Return where each of these ends in its array."""
-        ends = self._ends[name] + np.cumsum([len(each) for each in items], dtype=np.int64)
-        self._ends[name] = int(ends[-1])
-        return ends
 
     def extend(self, **columns: npt.NDArray[Any]) -> None:
         """Append to arrays."""
@@ -97,7 +59,7 @@ class Store:
 
         With `replace` what bears the name is taken away, only now: other processes may be about to read it.
         """
-        self._write()
+        self.flush()
         for column in self._columns.values():
             column.close()
         hashes = {name: hash_file(self.folder / f"{name}.npy") for name in ARRAYS}

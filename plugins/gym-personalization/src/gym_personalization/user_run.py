@@ -35,7 +35,7 @@ from gym_torch.loop.callbacks.metrics import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.job import Job, keeps_best
 from gym_torch.loop.optimizer import built_over
-from gym_torch.loop.prepared_data import Prepared, prepare
+from gym_torch.loop.prepared_data import Prepared, described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.model import stop_tokens
 from gym_torch.objective import Objective
@@ -171,7 +171,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
 
 def _observers(run: Run, base: Base, data: Prepared) -> list[Observer]:
     """Return what watches the run of one user among many: its log, its model card and the callbacks of its recipe."""
-    card = ModelCard(run, base.loaded.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
+    card = ModelCard(run, base.loaded.name, {"samples": described(run.recipe, data), "fingerprint": data.fingerprint})
     chosen = [promised(each.build(run=run), Observer, each, "callbacks") for each in run.recipe.callbacks]
     return [Metrics(run.output / FILE), card, *chosen]
 

@@ -7,8 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gym_core import Recipe, RecipeError
+from gym_data.kinds import Data
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
+from gym_torch.kinds import part
 
 
 class PreferenceAlgorithm(TorchAlgorithm):
@@ -42,6 +45,17 @@ class WithReference(PreferenceAlgorithm):
     """Precompute reference log-probabilities: score all samples once before training and free the reference, rather than score
     each batch in its step. `auto`: where it would be a second model in memory, or score the same samples several times."""
 
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Refuse to score samples before the first step that come later."""
+        super().check_recipe(recipe)
+        data = part(recipe, Data)
+        if data and data.streams() and self.precompute_ref_log_probs is True:
+            raise RecipeError(
+                "samples that come window by window cannot all be scored before the first step",
+                key="algorithm.precompute_ref_log_probs",
+                fix="leave it out: the reference is then asked in every step",
+            )
+
     def further(self) -> Sequence[Further]:
         """Return the reference, which may be let go of before the first step."""
         return (Further(self.ref_model, stays=self.precompute_ref_log_probs is False),)
@@ -54,6 +68,7 @@ class PairwisePreference(PreferenceAlgorithm):
     """
 
     rows: ClassVar[str] = "preference"
+    streams: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.pairwise.objective:PairObjective"
     per_token: ClassVar[bool] = False
     """Whether log-ratios are means over the tokens of a response rather than sums."""

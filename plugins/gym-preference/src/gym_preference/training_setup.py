@@ -11,8 +11,9 @@ from gym_preference.config import PreferenceAlgorithm
 from gym_preference.likelihood_displacement import LikelihoodDisplacement
 from gym_preference.objective import PreferenceObjective
 from gym_preference.reference_log_probs import ReferenceLogProbs, Used
-from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss
+from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss, samples
 from gym_torch.loop.job import Job
+from gym_torch.loop.prepared_data import streams
 from gym_torch.observer import Observer
 from gym_torch.policy import Policy
 from gym_torch.source import Dataset
@@ -20,11 +21,14 @@ from gym_torch.source import Dataset
 
 def preferences(parts: Parts[PreferenceAlgorithm, PreferenceObjective[Any], Policy[Any]]) -> Contribution:
     """Return pairs, measured against a reference where the algorithm has one."""
+    watches, evaluation = [likelihood_watch(parts.config)], held_out_loss(parts)
+    if streams(parts.run.recipe):  # nobody has seen them all: the reference is asked in every step
+        if parts.references:
+            (parts.objective.reference,) = parts.references
+        return Contribution(parts.objective, samples(parts), evaluation, watches)
     order = dataset(parts)
     after = referred(parts, order, lambda: used(parts, order))
-    return Contribution(
-        parts.objective, order, held_out_loss(parts), [likelihood_watch(parts.config)], after_resume=after
-    )
+    return Contribution(parts.objective, order, evaluation, watches, after_resume=after)
 
 
 def referred(

@@ -21,6 +21,7 @@ class SFT(TorchAlgorithm):
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "conversation"
     branches: ClassVar[bool] = True
+    streams: ClassVar[bool] = True
 
 
 class DFT(SFT):
@@ -85,3 +86,4 @@ class Pretrain(TorchAlgorithm):
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "text"
+    streams: ClassVar[bool] = True

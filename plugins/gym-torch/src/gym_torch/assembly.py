@@ -30,7 +30,7 @@ from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.initialization import first_step, initialize
 from gym_torch.loop.job import Job
 from gym_torch.loop.optimizer import build_optimizer
-from gym_torch.loop.prepared_data import prepare
+from gym_torch.loop.prepared_data import described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_eval_parity import check_same_in_training
 from gym_torch.model import compiling, fused_attention, fused_modules, memory_meter, stop_tokens
@@ -148,7 +148,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
     policy.balance = job.balance
-    summary.tell_start(job, policy, len(data.train))
+    summary.tell_start(job, policy, described(recipe, data))
 
     try:
         if found:

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
-from gym_data.kinds import DataAlgorithm
+from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import package_of
 from gym_torch.kinds import Adapter, LoadTimeQuantizer, TorchBackend, at_load, no_quantized_model, part
 from gym_torch.openmp import wait_passively
@@ -143,7 +143,8 @@ class TorchAlgorithm(DataAlgorithm):
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, a
-        quantizer of loaded models is to work after training, or a whole model is to train that is quantized.
+        quantizer of loaded models is to work after training, a whole model is to train that is quantized, or rows without an
+        end do not fit.
         """
         if recipe.quantization and recipe.quantization.moment == "load":
             raise GymError(
@@ -157,10 +158,28 @@ class TorchAlgorithm(DataAlgorithm):
         strategies = "gym_torch.distributed.strategies"
         for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
             load_object(check)(recipe)
+        data = part(recipe, Data)
+        if data and data.streams() and not self.streams:
+            raise RecipeError(
+                "this algorithm looks at its samples before the first step, and these come window by window",
+                key="data.streaming",
+                fix="leave it out, or name an algorithm that streams, such as sft, pretrain, simpo or dpo",
+            )
+        if data and data.streams() and recipe.train.max_steps is None:
+            raise endless()
 
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that a run is about; the engine makes them. Default: none."""
         return ()
+
+
+def endless() -> RecipeError:
+    """Return the error of a run over rows without an end that nothing ends."""
+    return RecipeError(
+        "rows that are streamed have no end that is known",
+        key="train.max_steps",
+        fix="set `train: {max_steps: 1000}`, or leave `data.streaming` out",
+    )
 
 
 def torch_algorithm(recipe: Recipe) -> TorchAlgorithm:

@@ -13,13 +13,13 @@ from typing import Any, Generic
 from accelerate import Accelerator
 from typing_extensions import TypeVar
 
-from gym_core import Run, Train
+from gym_core import PluginError, Run, Train
 from gym_core.component import load_object
-from gym_optim.promises import promised
+from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
-from gym_torch.loop.prepared_data import Prepared, steps_end_with_epochs
+from gym_torch.loop.prepared_data import Prepared, StreamedData, steps_end_with_epochs, streams
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.objective import Objective
@@ -28,6 +28,7 @@ from gym_torch.packing import Layout
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference
 from gym_torch.source import Dataset, E, E_co, Source, once
+from gym_torch.streaming import Streamed
 
 C = TypeVar("C", bound=TorchAlgorithm)
 O = TypeVar("O", bound=Objective[Any, Any])  # noqa: E741 - it stands for Objective as C does for configuration
@@ -105,11 +106,26 @@ def contributed(parts: Parts[Any, Any, Any]) -> Contribution:
 
 def prepared_data(parts: Parts[Any, Any, Any]) -> Contribution:
     """Return the prepared samples as source, and the loss on those held out: what supervised learning needs."""
-    return Contribution(parts.objective, dataset(parts), held_out_loss(parts))
+    return Contribution(parts.objective, samples(parts), held_out_loss(parts))
+
+
+def samples(parts: Parts[Any, Any, Any, E]) -> Dataset[E] | Streamed[E]:
+    """Return the steps over the prepared samples, also over those that come window by window."""
+    if not streams(parts.run.recipe):
+        return dataset(parts)
+    data = promised(parts.data, StreamedData, "gym_torch.loop.prepared_data", "data")  # type: ignore[type-abstract]
+    whole = steps_end_with_epochs(parts.run.recipe)
+    return Streamed(data.stream, parts.train, data.fingerprint, parts.layout, whole, float(data.train.lengths.mean()))
 
 
 def dataset(parts: Parts[Any, Any, Any, E]) -> Dataset[E]:
-    """Return the steps over the prepared samples."""
+    """Return the steps over the prepared samples. Raises PluginError where these come window by window."""
+    if streams(parts.run.recipe):
+        raise PluginError(
+            f"{named(parts.config)} asks for all samples at once, and says that it takes them window by window",
+            key="data.streaming",
+            fix="take them from `gym_torch.contribution.samples`, or leave `streams` out",
+        )
     whole = steps_end_with_epochs(parts.run.recipe)
     return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout, whole)
 

@@ -48,8 +48,14 @@ class Hub(Source):
     """Folder inside the repository."""
     revision: str | None = None
     """Branch, tag or commit."""
+    streaming: bool = False
+    """Whether rows are fetched as they are read, and not kept on this disk."""
 
     @property
     def title(self) -> str:
         """Return the Hub id."""
         return self.path
+
+    def streamed(self) -> Hub:
+        """Return the dataset with `streaming`."""
+        return self.model_copy(update={"streaming": True})

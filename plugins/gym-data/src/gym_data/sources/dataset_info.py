@@ -78,7 +78,8 @@ class Info(BaseModel):
 def open_named(config: Named) -> FileRows | HubRows:
     """Open what a name stands for. Raises DataError when it stands for nothing."""
     source, format, samples = _meant(config)
-    opened: FileRows | HubRows = source.build(format=format, samples=samples)
+    located = source.streamed() if config.streaming else source
+    opened: FileRows | HubRows = located.build(format=format, samples=samples)
     return opened
 
 

@@ -20,7 +20,10 @@ class HubRows:
     """The rows of one split."""
 
     def __init__(self, config: Hub, format: Format | None = None, samples: int | None = None) -> None:
-        """Download what is not there yet; `format` and `samples` are what a registry says. Raises DataError when that fails."""
+        """Download what is not there yet, unless rows are streamed; `format` and `samples` are what a registry says.
+
+        Raises DataError when that fails.
+        """
         self.format, self.samples = format, samples
         import datasets  # it takes a second to import, and local files do not need it
 
@@ -31,6 +34,7 @@ class HubRows:
                 split=config.split,
                 data_dir=config.folder,
                 revision=config.revision,
+                streaming=config.streaming,
             )
         except (
             Exception

@@ -18,6 +18,8 @@ class Named(Source):
     """Name, path or Hub id."""
     directory: str | None = None
     """Folder of `dataset_info.json`; without it, `dataset_dir` of the section."""
+    streaming: bool = False
+    """Whether rows of a Hub dataset are fetched as they are read, and not kept on this disk."""
 
     @property
     def title(self) -> str:
@@ -27,6 +29,10 @@ class Named(Source):
     def looked_up_in(self, directory: str | None) -> Named:
         """Return the name in this folder, where it has none of its own."""
         return self if self.directory is not None else self.model_copy(update={"directory": directory})
+
+    def streamed(self) -> Named:
+        """Return the name with `streaming`."""
+        return self.model_copy(update={"streaming": True})
 
     def check(self) -> None:
         """Raise DataError where the name stands for nothing; what the Hub has is not asked."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
 def read_csv(path: Path) -> Iterator[Row]:
     """Read a comma separated table with a header; quoted fields may hold line ends."""
     csv.field_size_limit(LONGEST_FIELD)
-    whole(path)  # names the line that is not UTF-8; the csv module counts lines in another way
+    deque(lines(path), maxlen=0)  # names the line that is not UTF-8; the csv module counts lines in another way
     with path.open(encoding="utf-8-sig", newline="") as file:
         table = csv.DictReader(file, strict=True)
         try:

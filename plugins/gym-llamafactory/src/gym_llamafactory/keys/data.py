@@ -65,6 +65,8 @@ class DataKeys(Keys):
         Key("split_special_tokens", "data.split_special_tokens", _OF),
         Key("cutoff_len", "data.cutoff", _OF),
         Key("max_samples", "data.max_samples", _OF),
+        Key("streaming", "data.streaming", _OF),
+        Key("buffer_size", "data.buffer_size", _OF),
         Key("val_size", "data.validation", _OF),
         Key("mix_strategy", "data.mix", _OF),
         Key("interleave_probs", "data.mix_weights", _OF, numbers),

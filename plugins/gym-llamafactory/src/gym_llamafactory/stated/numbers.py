@@ -10,7 +10,6 @@ NUMBERS: dict[str, Stated] = {
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
     "neat_packing": Stated(OFF, "is done anyway", _ROWS),
     "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
-    "streaming": Stated(OFF, "rows are read before the first step", "leave it out, and its `buffer_size`"),
     "eval_on_each_dataset": Stated(OFF, "is not done: all of `eval_dataset` is measured at once", "leave it out"),
     "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),

@@ -12,7 +12,7 @@ from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
 from gym_preference.training_setup import likelihood_watch
 from gym_torch.batch import Batch
-from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss
+from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Scores
@@ -64,4 +64,4 @@ class TDPOObjective(PairObjective):
 def compared_pairs(parts: Parts[TDPO1, TDPOObjective, TokenKLPolicy]) -> Contribution:
     """Return pairs, and give the policy its reference: all of what that says of each token is compared."""
     (parts.policy.reference,) = parts.references
-    return Contribution(parts.objective, dataset(parts), held_out_loss(parts), [likelihood_watch(parts.config)])
+    return Contribution(parts.objective, samples(parts), held_out_loss(parts), [likelihood_watch(parts.config)])

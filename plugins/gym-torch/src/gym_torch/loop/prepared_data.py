@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -24,6 +24,7 @@ from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
 from gym_torch.promised import plain_data
 from gym_torch.source import E_co, Examples
+from gym_torch.streaming import Window, Windows
 
 
 @runtime_checkable
@@ -118,13 +119,65 @@ def _array(found: object) -> str:
 
 
 @dataclass(frozen=True)
+class CheckedWindow:
+    """A window of samples that are looked at."""
+
+    window: Window
+    examples: Examples
+
+    number = property(lambda self: self.window.number)
+    epoch = property(lambda self: self.window.epoch)
+    last = property(lambda self: self.window.last)
+    state = property(lambda self: self.window.state)
+
+
+@dataclass(frozen=True)
 class CheckedData:
     """`Prepared`, of samples that are looked at."""
 
     train: Examples
     validation: Examples | None
-    fingerprint: str
-    report: dict[str, Any]
+    prepared: Prepared
+
+    @property
+    def fingerprint(self) -> str:
+        """A string that changes with the samples."""
+        return self.prepared.fingerprint
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What became of the rows by now."""
+        return self.prepared.report
+
+
+@dataclass(frozen=True)
+class CheckedWindows:
+    """`Windows`, of samples that are looked at."""
+
+    stream: Windows
+    check: Callable[[Examples], Examples]
+
+    def windows(self, state: Mapping[str, Any] | None = None) -> Iterator[CheckedWindow]:
+        """Yield windows for ever, from the first on, or from that of this state."""
+        for window in self.stream.windows(state):
+            yield CheckedWindow(window, self.check(window.examples))
+
+
+@dataclass(frozen=True)
+class CheckedStream(CheckedData):
+    """The same of samples that come window by window, of which `train` are the first."""
+
+    stream: CheckedWindows
+
+
+@runtime_checkable
+class StreamedData(Prepared[E_co], Protocol[E_co]):
+    """What a data plugin builds whose samples come window by window."""
+
+    @property
+    def stream(self) -> Windows[E_co]:
+        """All samples; `train` are those of its first window."""
+        ...
 
 
 def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
@@ -160,7 +213,22 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         CheckedExamples, vocabulary=model.model.get_input_embeddings().weight.shape[0], by=named(recipe.data)
     )
     validation = None if prepared.validation is None else check(prepared.validation)
-    return CheckedData(check(prepared.train), validation, prepared.fingerprint, prepared.report)
+    checked = check(prepared.train), validation, prepared
+    if not section.streams():
+        return CheckedData(*checked)
+    stream = promised(found, StreamedData, section, "data").stream  # type: ignore[type-abstract]
+    return CheckedStream(*checked, CheckedWindows(stream, check))
+
+
+def described(recipe: Recipe, data: Prepared) -> str:
+    """Return how many samples there are, as people are told."""
+    return "samples that are streamed" if streams(recipe) else f"{len(data.train):,} samples"
+
+
+def streams(recipe: Recipe) -> bool:
+    """Whether samples come window by window, as the data section says."""
+    data = part(recipe, Data)
+    return data is not None and data.streams()
 
 
 def steps_end_with_epochs(recipe: Recipe) -> bool:

@@ -16,14 +16,14 @@ from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.policy import Policy
 
 
-def tell_start(job: Job, policy: Policy[Any], samples: int) -> None:
+def tell_start(job: Job, policy: Policy[Any], samples: str) -> None:
     """Say how much is trained, on what and for how long."""
     trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in policy.parameters())
     every += sum(module.numbers for module in stored_modules(policy).values())
     world = job.accelerator.num_processes
     say(
-        f"training {trained:,} of {every:,} parameters on {samples:,} samples, "
+        f"training {trained:,} of {every:,} parameters on {samples}, "
         f"{job.progress.total:,} steps" + f", {world} processes" * (world > 1)
     )
 

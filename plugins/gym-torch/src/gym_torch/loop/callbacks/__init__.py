@@ -10,7 +10,7 @@ from gym_torch.loop.callbacks.loss_plot import Curves
 from gym_torch.loop.callbacks.metrics import Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.callbacks.progress_bar import ProgressBar
-from gym_torch.loop.prepared_data import Prepared
+from gym_torch.loop.prepared_data import Prepared, described
 from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
 
@@ -19,7 +19,7 @@ def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]
     """Return what watches a run: what watches every one, and the callbacks of its recipe."""
     output, measure = run.output, torch_algorithm(run.recipe).measure
     plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
-    card = ModelCard(run, model.name, {"samples": len(data.train), "fingerprint": data.fingerprint})
+    card = ModelCard(run, model.name, {"samples": described(run.recipe, data), "fingerprint": data.fingerprint})
     logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
     own = [*logs, *plot, card, ProgressBar(measure)]
     chosen = [promised(each.build(run=run), Observer, each, "callbacks") for each in run.recipe.callbacks]

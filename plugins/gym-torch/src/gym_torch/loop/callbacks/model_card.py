@@ -59,7 +59,7 @@ CARD = """\
 
 # {name}, trained with {method}
 
-A {kind} made by Gym. It was trained on {samples} samples (data fingerprint `{fingerprint}`).
+A {kind} made by Gym. It was trained on {samples} (data fingerprint `{fingerprint}`).
 
 | | |
 |---|---|
