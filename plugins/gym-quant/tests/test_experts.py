@@ -74,6 +74,18 @@ def test_they_compute_with_what_is_decoded(mixture: Path) -> None:
         torch.testing.assert_close(model(TOKENS).logits, plain(TOKENS).logits, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("whole", [(), ("down_proj",)], ids=["all stored", "one tensor whole"])
+def test_lora_of_experts_is_read_beside_the_base_as_it_was(mixture: Path, whole: tuple[str, ...]) -> None:
+    """Exports and peft put it there. peft wraps tensors in the order of the family, and files hold them in another."""
+    beside_stored, beside_whole = (
+        ExpertLoRA(rank=2).build(model=loaded(mixture, quantizer), seed=0)
+        for quantizer in (Bnb8bit(modules_to_not_convert=whole), None)
+    )
+    beside_whole.load(beside_stored.state())
+    found = [name for name, _ in beside_stored.model.named_parameters() if "lora_" in name]
+    assert found == [name for name, _ in beside_whole.model.named_parameters() if "lora_" in name]
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_lora_of_experts_has_the_gradients_of_decoded_ones(mixture: Path, checkpointing: bool) -> None:
     found = {}

@@ -35,6 +35,7 @@ class QuantizedExperts(StoredExperts):
         # The very tables, not what is in them: what loads, moves or replaces a bias here does so for the layer.
         self._parameters, self._buffers, self._modules = layer._parameters, layer._buffers, layer._modules
         self.is_transposed = bool(layer.is_transposed)  # peft asks for it too
+        self.order = tuple(layer._parameters)  #: names of its parameters, those that are then stored too
         self.stacks: dict[str, tuple[WeightCodec, torch.Size, tuple[str, ...]]] = {}
         """By name of the tensor: codec, its shape, and names of what is stored."""
         self._is_hf_initialized = True  # transformers draws first values for what is not
@@ -107,6 +108,7 @@ class QuantizedExperts(StoredExperts):
             del made._buffers[name]
         for name in self.stacks:
             made.register_parameter(name, nn.Parameter(self._all(name).to(dtype), requires_grad=False))
+        _arrange(made._parameters, self.order)
         return made
 
 
@@ -145,9 +147,17 @@ def seen_as_parameters(model: nn.Module) -> Iterator[None]:
             like = layer.get_buffer(f"{STORED}{name}_{keys[0]}")
             nothing = torch.zeros((), dtype=torch.float32, device=like.device).expand(shape)
             layer.register_parameter(name, nn.Parameter(nothing, requires_grad=False))
+        _arrange(layer._parameters, layer.order)
     try:
         yield
     finally:
         for layer in layers:
             for name in layer.stacks:
                 del layer._parameters[name]
+
+
+def _arrange(parameters: dict[str, nn.Parameter | None], order: tuple[str, ...]) -> None:
+    """Put parameters in an order: peft wraps tensors as it finds them, and names in files of adapters follow from it."""
+    for name in order:
+        if name in parameters:
+            parameters[name] = parameters.pop(name)
