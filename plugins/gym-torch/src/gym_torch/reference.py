@@ -2,7 +2,8 @@
 
 For a penalty on departing from it, or for preferences that are measured against it. Where an adapter trains that began as
 nothing, it is the model itself with the adapter left out, and costs a forward pass but no memory. An adapter that began as
-something, as LoftQ and virtual tokens do, is part of the reference: its first values are kept for the whole run.
+something is part of the reference, and its first values are kept for the whole run: LoftQ's in the model itself, those of
+virtual tokens in files, for a second model.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Reference:
     """The reference of a run: made where it is first needed, and let go of where it is needed no more.
 
     It is the model that a recipe names (a family, a folder or a Hub id); without a name the policy as it was before the first
-    step: the base of an adapter that began as nothing; else a second copy of the model as the recipe loads it, under a second
-    copy of an adapter that began as something (`keep_start`).
+    step: the base of an adapter that began as nothing, or what an adapter says that it was (`at_start`); else a second copy of
+    the model as the recipe loads it, under a second copy of an adapter that began as something (`keep_start`).
     """
 
     def __init__(
