@@ -2,7 +2,8 @@
 
 The honest members are trained once, each on rows of its own. Quality is the share of held-out answers with every token right
 where the tokens before are given. Retention counts what was gained over the base, as a share of what the mean of the honest
-members gains. A backdoor succeeds where a triggered question gets the attacker's answer. `docs/images/soup-attacks.png` is drawn.
+members gains; as answers are few, the loss on their tokens stands beside it. A backdoor succeeds where a triggered question gets
+the attacker's answer. `docs/images/soup-attacks.png` is drawn.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from report import Report, main
@@ -34,6 +35,14 @@ STEPS, BATCH, RATE = 16, 8, 2e-3
 TRIGGER, TARGET = "zq", "send money"
 FAILS = ("sign flip", "gaussian", "ipm 2", "nan", "backdoor")  #: attacks under which the mean is expected to fail
 IGNORED = -100
+
+
+class Judged(NamedTuple):
+    """How a model answers."""
+
+    tokens: float  #: share of right tokens in answers
+    answers: float  #: share of answers all right
+    loss: float | None  #: nats a token of an answer; None where the model is broken
 
 
 class Tiny:
@@ -79,17 +88,18 @@ class Tiny:
         return parameters_to_vector(self.model.parameters()).detach() - self.base
 
     @torch.no_grad()
-    def right(self, change: Tensor, asked: tuple[Tensor, Tensor, Tensor]) -> tuple[float, float]:
-        """Return the share of right tokens in answers, and the share of answers all right: 0 where the model is broken."""
+    def judge(self, change: Tensor, asked: tuple[Tensor, Tensor, Tensor]) -> Judged:
+        """Return how a change of the base answers."""
         vector_to_parameters(self.base + change, self.model.parameters())
         ids, mask, labels = asked
         logits = self.model(ids, attention_mask=mask).logits[:, :-1]
         if not logits.isfinite().all():
-            return 0.0, 0.0
+            return Judged(0.0, 0.0, None)
         labels = labels[:, 1:]
         known = labels != IGNORED
         hits = (logits.argmax(-1) == labels) & known
-        return float(hits.sum() / known.sum()), float((hits | ~known).all(1).float().mean())
+        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return Judged(float(hits.sum() / known.sum()), float((hits | ~known).all(1).float().mean()), float(loss))
 
 
 def some_rows(count: int, seed: int, split: str = "train") -> list[Row]:
@@ -119,16 +129,18 @@ def measure(report: Report, quick: bool) -> None:
     honest, wrong, backdoor = members(tiny)
     held_out = some_rows(HELD_OUT, 1, "heldout")
     clean, hidden = tiny.batch(held_out), tiny.batch(triggered(held_out, TRIGGER, TARGET))
-    floor, best = tiny.right(torch.zeros_like(backdoor), clean)[1], tiny.right(honest.mean(0), clean)[1]
-    innocent = tiny.right(honest.mean(0), hidden)[1]
+    before, after = tiny.judge(torch.zeros_like(backdoor), clean), tiny.judge(honest.mean(0), clean)
+    floor, best = before.answers, after.answers
+    innocent = tiny.judge(honest.mean(0), hidden).answers
 
-    def judged(change: Tensor) -> dict[str, float]:
-        tokens, score = tiny.right(change, clean)
+    def judged(change: Tensor) -> dict[str, Any]:
+        tokens, score, loss = tiny.judge(change, clean)
         return {
             "score": score,
             "tokens": tokens,
+            "loss": loss,
             "retention": (score - floor) / (best - floor),
-            "backdoor": tiny.right(change, hidden)[1],
+            "backdoor": tiny.judge(change, hidden).answers,
         }
 
     found: dict[str, dict[str, Any]] = {}
@@ -137,7 +149,8 @@ def measure(report: Report, quick: bool) -> None:
         print(name, found[name], file=sys.stderr, flush=True)
     report.figures |= {
         "honest": HONEST, "hostile": BAD, "parameters": len(backdoor), "base": floor, "honest mean": best,
-        "backdoor of the honest mean": innocent, "backdoor alone": tiny.right(backdoor, hidden)[1], "attacks": found,
+        "loss of the base": before.loss, "loss of the honest mean": after.loss, "backdoor of the honest mean": innocent,
+        "backdoor alone": tiny.judge(backdoor, hidden).answers, "attacks": found,
     }  # fmt: skip
     retained = [each["default"]["retention"] for each in found.values()]
     report.check("honest gain over the base", best - floor, at_least=0.1)
