@@ -222,6 +222,37 @@ def test_a_result_that_is_worse_than_the_base_is_not_published(base, loras, tmp_
     assert found.report["published"] == "base" and found.artifact.path == base
 
 
+def test_a_contribution_that_breaks_the_evaluation_ends_no_round(base, loras, tmp_path):
+    """Large weights make sampling raise: whoever sends them would keep the rounds of all others from ending."""
+    down: list[bool] = []
+
+    def evaluate(artifact: Artifact) -> float:
+        if down:
+            raise ConnectionError("the judge is gone")
+        found = lora_score(artifact)
+        if found < 0.1:
+            raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+        return found
+
+    soup = soup_of(base, tmp_path / "soup", evaluate=evaluate)
+    for name, model in loras.items():
+        soup.contribute(name, model)
+    soup.contribute("mallory", pulled(base, tmp_path / "mallory", 9, toward=1e6))
+    down.append(True)
+    with pytest.raises(ConnectionError, match="the judge is gone"):  # which is nobody's fault
+        soup.aggregate()
+    down.clear()
+    report = soup.aggregate().report
+    assert set(report["accepted"]) == set(loras) and "breaks what evaluates it" in report["refused"]["mallory"]
+
+
+def test_the_operator_may_name_the_kind_and_not_who_comes_first(base, loras, models, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", kind="adapter")
+    with pytest.raises(Refused, match="of kind model, and this community merges kind adapter"):
+        soup.contribute("mallory", models["alice"])
+    soup.contribute("alice", loras["alice"])
+
+
 def test_the_gate_asks_for_quality_from_a_floor_and_for_safety(base, tmp_path):
     """Both at their bounds: 0.8 of what the base has above the floor, and 0.95 of its safety; the result is asked too."""
     given = {

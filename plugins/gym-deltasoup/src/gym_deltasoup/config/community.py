@@ -45,6 +45,8 @@ class DeltaSoupConfig(Config):
     """Directory of the ledger, of what was contributed and of what the rounds made."""
     base_model: str | None = None
     """The model that everybody trains from: a family, a folder or a Hub id. By default what the first contribution names."""
+    kind: Literal["model", "adapter", "delta"] | None = None
+    """Kind of all contributions. By default that of the first, whoever sends it: a server for strangers should name it."""
     method: Annotated[SerializeAsAny[Merger], Slot("mergers", default="byzantine_robust")] = ByzantineRobust()
     """What combines the contributions: an `AggregationMethod`, a name, or the options of a merger."""
     byzantine_threshold: Annotated[float, Field(ge=0, lt=0.5)] = 0.3

@@ -131,9 +131,10 @@ class Community:
         if given.size > self.limits.contribution_bytes:
             why = f"{given.size:,} bytes are more than {self.limits.contribution_bytes:,}"
             raise Refused(why, key="size", fix="contribute an adapter or a compressed delta")
-        kind = rows.execute("SELECT value FROM identity WHERE name = 'kind'").fetchone()
-        if kind is not None and kind[0] != given.kind:
-            raise Refused(f"it is of kind {given.kind}, and this community merges kind {kind[0]}", key="kind")
+        held_kind = rows.execute("SELECT value FROM identity WHERE name = 'kind'").fetchone()
+        kind = self.config.kind or (held_kind and held_kind[0])
+        if kind is not None and kind != given.kind:
+            raise Refused(f"it is of kind {given.kind}, and this community merges kind {kind}", key="kind")
         if self.config.secure_aggregation != (given.kind == MASKED):
             raise in_the_open() if self.config.secure_aggregation else Refused("nothing is masked here", key="kind")
         if self.config.secure_aggregation:

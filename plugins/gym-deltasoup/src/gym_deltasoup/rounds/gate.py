@@ -103,7 +103,9 @@ class Gate:
         quality = {}
         for name, found in scores.items():
             kept_share = self._share(found)
-            if not kept_share >= config.quality_threshold:  # NaN is not
+            if math.isnan(kept_share):
+                refused[name] = "its quality is no number: it is broken, or breaks what evaluates it"
+            elif not kept_share >= config.quality_threshold:
                 refused[name] = f"quality {kept_share:.3g} is below {config.quality_threshold:g} of that of the base"
             elif found.unsafe(before, config.safety_threshold):
                 refused[name] = (

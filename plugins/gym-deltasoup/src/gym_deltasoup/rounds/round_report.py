@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from gym_deltasoup.ledger.ledger import Contribution
@@ -93,10 +94,14 @@ def beside_each(names: Sequence[str], beside: BesideResult) -> dict[str, dict[st
 
 
 def before_and_after(before: Scores, after: Scores) -> dict[str, Any]:
-    """Return what a report says of the base and of the result."""
+    """Return what a report says of the base and of the result; JSON has no NaN, which a broken result scores."""
+
+    def told(score: float | None) -> float | None:
+        return None if score is None or isnan(score) else score
+
     return {
-        "scores": {"before": before.quality, "after": after.quality},
-        "safety": {"before": before.safety, "after": after.safety},
+        "scores": {"before": told(before.quality), "after": told(after.quality)},
+        "safety": {"before": told(before.safety), "after": told(after.safety)},
     }
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from math import nan
 
 from gym_core import Artifact
-from gym_deltasoup.rounds.community import Community
+from gym_core.errors import printable
+from gym_deltasoup.rounds.community import Community, Evaluate
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,15 +37,30 @@ UNKNOWN = Scores()
 
 
 def scored(community: Community, artifact: Artifact, safety: bool = True) -> Scores:
-    """Return what is said of a model."""
-    evaluate, safe = community.evaluate, community.safety
-    return Scores(
-        None if evaluate is None else float(evaluate(artifact)),
-        None if safe is None or not safety else float(safe(artifact)),
-    )
+    """Return what is said of a model; NaN where it breaks what evaluates it.
+
+    Raises what that raises where it fails with the base as well: then it is not the model's fault.
+    """
+    asked = (community.evaluate, community.safety if safety else None)
+    try:
+        return _said(*asked, artifact)
+    except Exception as error:  # a stranger's weights in a function of the operator: anything may come
+        said = _said(*asked, _base(community))
+        _log.warning("a model broke its evaluation: %s: %s", type(error).__name__, printable(str(error), 200))
+        return Scores(*(None if each is None else nan for each in (said.quality, said.safety)))
 
 
 def of_base(community: Community) -> Scores:
     """Return what is said of the base."""
+    return _said(community.evaluate, community.safety, _base(community))
+
+
+def _base(community: Community) -> Artifact:
     base = community.base
-    return scored(community, Artifact(base.path, details={"base": base.name, "base_fingerprint": base.fingerprint}))
+    return Artifact(base.path, details={"base": base.name, "base_fingerprint": base.fingerprint})
+
+
+def _said(evaluate: Evaluate | None, safe: Evaluate | None, artifact: Artifact) -> Scores:
+    return Scores(
+        None if evaluate is None else float(evaluate(artifact)), None if safe is None else float(safe(artifact))
+    )

@@ -34,6 +34,8 @@ def check_community(config: DeltaSoupConfig, *, evaluated: bool) -> None:
     for name, (key, wanted) in steps.items():
         if wanted:
             raise single(f"{name} looks at single contributions", key)
+    if config.kind is not None:
+        raise GymError("members send numbers under masks, whatever they trained", key="kind", fix="leave it out")
     check_merger(config.method)
     spoiled = config.byzantine_threshold * config.secure_group
     if config.method.tolerates(1000) and spoiled >= 0.5:
