@@ -211,3 +211,8 @@ def test_another_model_is_quantized_as_its_own_key_says(model_path: Path) -> Non
     assert own.other(str(model_path)).quantization == Rows()
     assert own.other("elsewhere").quantization is None
     assert Transformers(path="a", ref_model_quantization=Rows()).other("b").quantization == Rows()
+    otherwise = Rows(modules_to_not_convert=("q_proj",))
+    assert (
+        Transformers(path="a", quantization=Rows(), ref_model_quantization=otherwise).other("a").quantization
+        == otherwise
+    )

@@ -48,7 +48,8 @@ class Transformers(TorchBackend):
     """Hold the weights of linear layers in a few bits while an adapter trains beside them (QLoRA). The head, embeddings and what
     is tied to them stay as they are. What is quantized after training stands in the section `quantization`."""
     ref_model_quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
-    """The same for further models that the recipe names, such as a reference; one without a name is the model itself."""
+    """The same for further models that the recipe names, such as a reference; one without a name is the model itself. Where the
+    model itself is named, it is held as this says, and without this as the policy is."""
     attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
     `eager`, `flash_attention_2`, ...) pads them instead."""
@@ -98,7 +99,7 @@ class Transformers(TorchBackend):
         Nor does how its positions are scaled: another model's configuration says that.
         """
         change = (
-            {}
+            {"quantization": self.ref_model_quantization or self.quantization}
             if path == self.path
             else {
                 **dict.fromkeys(("resize_vocab", "trust_remote_code"), False),
