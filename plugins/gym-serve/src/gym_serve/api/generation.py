@@ -61,6 +61,12 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
     began, first = time.monotonic(), True
     most = service.options.request_seconds
     queue: asyncio.Queue[Event | Exception] = asyncio.Queue(maxsize=256)
+    late = asyncio.Event()
+
+    def over() -> None:
+        late.set()
+        if queue.empty():
+            queue.put_nowait(TimeoutError())  # which wakes whoever waits
 
     async def follow(index: int, request: Request) -> None:
         try:
@@ -72,10 +78,14 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
 
     with service.admitted(len(job.requests)):
         tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(job.requests)]
+        timer = asyncio.get_running_loop().call_later(most, over)  # one for all events: a wait with a limit costs a task each
         try:
             left = len(tasks)
             while left:
-                event = await asyncio.wait_for(queue.get(), max(0.0, began + most - time.monotonic()))
+                event = await queue.get()
+                if late.is_set():
+                    why = f"the reply took longer than {most:g} s"
+                    raise HTTPProblem(408, why, code="request_too_slow", headers=ONCE)
                 if isinstance(event, Exception):
                     raise told(event, str(job.asked)) from event
                 if first and (event.delta or event.logprobs):
@@ -83,10 +93,8 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
                     first = False
                 left -= event.finish_reason is not None
                 yield event
-        except TimeoutError as error:
-            why = f"the reply took longer than {most:g} s"
-            raise HTTPProblem(408, why, code="request_too_slow", headers=ONCE) from error
         finally:
+            timer.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
