@@ -22,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
 from gym_torch.model.fused_attention import Scores, chosen
+from gym_torch.model.kernel_choices import watched
 from gym_torch.spans import Spans
 
 NAME = "gym_segments"
@@ -106,7 +107,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def _on_cpu(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
     """Attend by the kernel for rows where it is there and pays."""
     plain = type(query) is Tensor  # others may have no memory of their own, as those that a plan is traced with
-    if plain and not dropout and not torch.compiler.is_compiling():
+    if plain and not dropout and not watched():
         rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
         fused = chosen(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
         if fused:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any
 
@@ -22,9 +23,19 @@ def plain(module: nn.Module) -> bool:
     return inner is None or getattr(inner, "__func__", None) is type(module).forward
 
 
+def called_alone(module: nn.Module) -> bool:
+    """Whether a call of a module is its forward pass and nothing else: no hook looks on, and nothing takes its place."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return not any(hooks) and "forward" not in vars(module)
+
+
 def replace(module: nn.Module, forward: Callable[..., Any]) -> None:
-    """Have `forward(module, ...)` compute what the class did; what was put around it stays."""
-    setattr(module, INNER if INNER in vars(module) else "forward", MethodType(forward, module))
+    """Have `forward(module, ...)` compute what the class did; what was put around it stays.
+
+    It says of itself what that of the class does, and is copied and pickled with the module.
+    """
+    own = MethodType(type(module).forward, module)
+    setattr(module, INNER if INNER in vars(module) else "forward", update_wrapper(partial(forward, module), own))
 
 
 def surround(module: Any, forward: Callable[..., Any]) -> None:

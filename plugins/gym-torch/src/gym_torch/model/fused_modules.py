@@ -18,7 +18,17 @@ from gym_torch.model import fused_ops
 from gym_torch.model.forward_pass import plain, replace, takes_one
 from gym_torch.model.fused_ops import SOURCE, Kernel
 from gym_torch.model.kernel_choices import Choices, Results, apart, trial, with_gradients
-from gym_torch.model.recognition import ACTIVATIONS, Network, Norm, computed, exact_turn, network_of, norm_of, rotates
+from gym_torch.model.recognition import (
+    ACTIVATIONS,
+    Network,
+    Norm,
+    computed,
+    exact_turn,
+    network_of,
+    norm_of,
+    rotates,
+    turned_dtype,
+)
 
 CHOICES = Choices("fused_ops")  #: of this process
 ROWS = 512  #: of a trial
@@ -28,7 +38,8 @@ ROWS = 512  #: of a trial
 def fuse(model: nn.Module) -> None:
     """Have the kernel compute the parts of a model that it can. Twice is as good as once."""
     if fused_ops.kernel() is not None:
-        found = apart(lambda: [(module, forward) for module in model.modules() for forward in _forwards(module)])
+        with torch.random.fork_rng(devices=[]):  # what is tried may draw numbers
+            found = apart(lambda: [(module, forward) for module in model.modules() for forward in _forwards(module)])
         for module, forward in found:
             replace(module, forward)
 
@@ -39,42 +50,52 @@ def _forwards(module: Any) -> Iterator[Callable[..., Any]]:
         return
     if takes_one(module):
         norm, network = norm_of(module), network_of(module)
-        if norm or network:
-            module.fused = norm or network
-            yield _normed if norm else _fed_forward
+        if norm:
+            yield partial(_given_one, partial(_normed, norm))
+        elif network:
+            yield partial(_given_one, partial(_fed_forward, network))
     elif _rotating(type(module).forward):
         yield _attended
 
 
-def _normed(part: Any, given: Tensor) -> Tensor:
-    norm: Norm = part.fused
+def _given_one(how: Callable[[Any, Tensor], Tensor], part: Any, *given: Any, **named: Any) -> Any:
+    """Compute `how(part, tensor)` where a module is given one tensor, else what its class does."""
+    if named or len(given) != 1 or torch.compiler.is_compiling():
+        return type(part).forward(part, *given, **named)
+    return how(part, *given)
+
+
+def _normed(norm: Norm, part: Any, given: Tensor) -> Tensor:
     weight = getattr(part, norm.name)
     own, dtype = fused_ops.kernel_for(given, weight), norm.dtypes.get((given.dtype, weight.dtype))
     if own and dtype and given.shape[-1:] == weight.shape and given.numel():
         name = f"norm of {given.shape[-1]} {_short(given.dtype, weight.dtype, dtype)}"
-        work = _norm_work(own, part, given.dtype)
+        work = _norm_work(own, norm, part, given.dtype)
         if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
-            return fused_ops.rms_norm(own, given, weight + norm.offset if norm.offset else weight, norm.eps, dtype)
+            return fused_ops.rms_norm(own, given, norm.whole(weight), norm.eps, dtype)
     found: Tensor = type(part).forward(part, given)
     return found
 
 
-def _norm_work(own: Kernel, part: Any, dtype: torch.dtype) -> Callable[[], tuple[Results, Results, Results]]:
-    norm: Norm = part.fused
+def _norm_work(
+    own: Kernel, norm: Norm, part: Any, dtype: torch.dtype
+) -> Callable[[], tuple[Results, Results, Results]]:
     dim, kept = len(getattr(part, norm.name)), getattr(part, norm.name).dtype
 
     def work() -> tuple[Results, Results, Results]:
         given, by_out, weight = _drawn((ROWS, dim), (ROWS, dim), (dim,))
         leaves, out = [given.to(dtype), weight.to(kept)], norm.dtypes[dtype, kept]
-        mine = lambda given, weight: fused_ops.rms_norm(own, given, norm.offset + weight, norm.eps, out)  # noqa: E731
+        mine = lambda given, weight: fused_ops.rms_norm(own, given, norm.whole(weight), norm.eps, out)  # noqa: E731
         return _three(mine, partial(computed, part, norm.name), norm.exact, leaves, by_out.to(out))
 
     return work
 
 
-def _fed_forward(part: Any, given: Tensor) -> Tensor:
-    network: Network = part.fused
+def _fed_forward(network: Network, part: Any, given: Tensor) -> Tensor:
     children = part._modules
+    if not network.as_tried(children):
+        computed_so: Tensor = type(part).forward(part, given)
+        return computed_so
     made = [children[name](given) for name in network.first]
     gate, up = made[0].chunk(2, -1) if network.split else made
     found: Tensor = children[network.last](_gated(gate, up, network.tanh))
@@ -123,8 +144,7 @@ def _turned(
     """Turn queries and keys; under autocast they come out as attention reads them."""
     own = fused_ops.kernel_for(query, key, cos, sin)
     if own and not more and not options and _alike(query, key, cos, sin):
-        dtype = torch.promote_types(query.dtype, cos.dtype)
-        dtype = torch.bfloat16 if fused_ops.rounding() else dtype
+        dtype = torch.bfloat16 if fused_ops.rounding() else turned_dtype(function, query.dtype, cos.dtype)
         name = f"rotary of {query.shape[1]} and {key.shape[1]} of {query.shape[3]} {_short(query.dtype, dtype)}"
 
         def work() -> tuple[Results, Results, Results]:

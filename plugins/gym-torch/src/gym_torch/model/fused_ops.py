@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
 from gym_torch import native_code
+from gym_torch.model.kernel_choices import watched
 
 SOURCE = Path(__file__).with_suffix(".c")
 #: Comparisons become masks only where no one asks for exceptions of the processor.
@@ -72,7 +73,7 @@ def kernel() -> Kernel | None:
 
 def kernel_for(*given: Any) -> Kernel | None:
     """Return the kernel if these are what it takes, and no one transforms, traces or compiles what is done to them."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+    if watched():
         return None
     plain = all(type(part) in _KINDS and part.device.type == "cpu" and part.dtype in _HALF for part in given)
     return kernel() if plain and forward_ad._current_level < 0 else None
@@ -110,7 +111,7 @@ def label_scores(own: Kernel, logits: Tensor, labels: Tensor, residual: bool) ->
     Without a derivative of its own. Raises GymError where a label is outside the vocabulary.
     """
     scores = logits.new_empty(len(logits), dtype=torch.float32)
-    own.run("labels", _HALF[logits.dtype], logits, labels.contiguous(), scores, *logits.shape, residual)
+    own.run("labels", _HALF[logits.dtype], logits, labels.long().contiguous(), scores, *logits.shape, residual)
     return scores
 
 

@@ -74,6 +74,18 @@ def apart(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
+def watched() -> bool:
+    """Whether someone compiles, traces or transforms what is computed: what C code does would escape them."""
+    proxy = torch._C._TorchDispatchModeKey.PROXY
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_dispatch_mode(proxy) is not None
+        or torch._ops._get_dispatch_mode_pre_dispatch(proxy) is not None
+    )
+
+
 class Choices:
     """By name of a piece of work, the instructions of the kernel that does it, or "" where torch does."""
 
