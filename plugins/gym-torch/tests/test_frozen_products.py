@@ -31,6 +31,9 @@ def test_what_trains_or_is_in_few_bits_is_left_alone() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 8).bfloat16())
     assert frozen_products.frozen(model) == [model[1]]
     frozen_products.speed_up([model[1]])
+    other = nn.Linear(8, 8).requires_grad_(False)
+    other.forward = torch.zeros_like
+    assert frozen_products.frozen(other) == [], "what computes something else would compute a product again"
     model[1].weight.requires_grad_(True)
     model[1](torch.ones(9, 8)).sum().backward()
     assert model[1].weight.grad is not None, "a layer that trains again has no gradient"

@@ -172,3 +172,20 @@ def test_a_head_that_is_not_understood_is_refused() -> None:
     model.register_forward_hook(lambda module, args, output: output.__setitem__("logits", output.logits * 2))
     with pytest.raises(GymError, match="in a way that Gym does not know"):
         head_of(model)
+
+
+@pytest.mark.parametrize("how", ["forward", "hook"])
+def test_what_takes_the_place_of_a_head_or_looks_on_at_its_gradient_is_called(
+    problem: tuple[Tensor, nn.Linear, Tensor, Tensor], how: str
+) -> None:
+    hidden, head, targets, _ = problem
+    weight, expected = head.weight, label_log_probs(hidden, head, targets)
+    if how == "forward":
+        head.forward = lambda rows: 2 * (rows @ weight.T)  # type: ignore[method-assign]
+        expected = label_log_probs(2 * hidden, nn.Linear.forward.__get__(head), targets)
+    else:
+        head.register_full_backward_hook(lambda _module, by_input, _by_output: (torch.zeros_like(by_input[0]),))
+    found = label_log_probs(hidden, head, targets)
+    assert torch.allclose(found, expected, atol=1e-5)
+    (by_hidden,) = torch.autograd.grad(found.sum(), hidden)
+    assert bool(by_hidden.any()) == (how == "forward")

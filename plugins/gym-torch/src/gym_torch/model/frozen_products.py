@@ -36,7 +36,10 @@ def speed_up_where_it_pays(run: Run, model: nn.Module, adapted: AdaptedModel, bf
     adapter, told = part(run.recipe, Adapter), run.record.read()
     if bf16 or adapter is None or not adapter.starts_unchanged or adapted.low_rank() is None or told.get("compiled"):
         return
-    found = frozen(model)
+    head = adapted.model.get_output_embeddings()
+    found = [
+        layer for layer in frozen(model) if layer is not head
+    ]  # `gym_torch.model.linear_head` multiplies by its weight
     chosen = told.get(RECORD) if run.resuming else None
     if chosen is None:
         chosen = pays(min((layer.in_features for layer in found), default=0))
@@ -52,6 +55,7 @@ def frozen(model: nn.Module) -> list[nn.Linear]:
         layer
         for layer in model.modules()
         if type(layer) is nn.Linear
+        and "forward" not in vars(layer)
         and layer.weight.dtype == torch.float32
         and layer.weight.device.type == "cpu"
         and not any(weight.requires_grad for weight in layer.parameters())

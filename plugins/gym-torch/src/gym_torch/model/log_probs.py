@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.model.forward_pass import called_alone
 from gym_torch.model.hidden_states import backbone_states, no_cache, take_whole
 from gym_torch.model.linear_head import linear_log_probs
 from gym_torch.model.nucleus import nucleus
@@ -159,8 +160,8 @@ def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
     """Return the weight where calling `project` is a product with it and nothing else happens or looks on."""
     if not isinstance(project, nn.Linear) or type(project).forward is not nn.Linear.forward or project.bias is not None:
         return None
-    if project._forward_hooks or project._forward_pre_hooks or is_traceable_wrapper_subclass(project.weight):
-        return None  # watched, quantized, or in shards
+    if not called_alone(project) or is_traceable_wrapper_subclass(project.weight):
+        return None  # watched, computed otherwise, quantized, or in shards
     return project.weight
 
 
