@@ -54,3 +54,19 @@ def test_other_layers_are_left_alone() -> None:
     assert not changed(build("llama").requires_grad_(False).bfloat16())
     frozen.compile()
     assert not changed(frozen)
+
+
+def test_nothing_stays_behind_where_a_weight_cannot_be_cast() -> None:
+    model = build("llama").requires_grad_(False)
+    model.lm_head.to("meta")
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError), cast_once(model):
+        pass
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_a_part_that_is_not_rounded_stays_so() -> None:
+    model = build("llama").requires_grad_(False)
+    layer, given = model.model.layers[0].mlp.up_proj, torch.ones(2, 32)
+    expected = layer(given)
+    with torch.autocast("cpu", torch.bfloat16), cast_once(model), torch.autocast("cpu", enabled=False):
+        assert torch.equal(layer(given), expected)

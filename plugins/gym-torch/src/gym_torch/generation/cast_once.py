@@ -24,17 +24,19 @@ def cast_once(model: PreTrainedModel) -> Iterator[None]:
     meanwhile. Without autocast, and in a model that is compiled, nothing is done. The copies take half the bytes of the weights.
     """
     layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
-    for layer in layers:
-        weight = layer.weight.to(torch.get_autocast_dtype(layer.weight.device.type))
-        layer.forward = partial(_product, layer, weight)  # type: ignore[method-assign]
     try:
+        for layer in layers:
+            weight = layer.weight.to(torch.get_autocast_dtype(layer.weight.device.type))
+            layer.forward = partial(_product, layer, weight)  # type: ignore[method-assign]
         yield
     finally:
         for layer in layers:
-            del layer.forward
+            vars(layer).pop("forward", None)
 
 
 def _product(layer: nn.Linear, weight: Tensor, input: Tensor) -> Tensor:
+    if not torch.is_autocast_enabled(input.device.type):  # a part of the model that is not rounded
+        return linear(input, layer.weight, layer.bias)
     return linear(input, weight, layer.bias)
 
 
