@@ -103,25 +103,6 @@ def test_keys_of_the_data(bench: Bench) -> None:
         load_recipe(keys | {"eval_dataset": "b"})
 
 
-def test_streaming(bench: Bench) -> None:
-    keys = {
-        "model_name_or_path": str(bench.model()), "stage": "sft", "do_train": True, "dataset": str(bench.data("conversation")),
-        "finetuning_type": "full", "output_dir": str(bench.path("out")), "streaming": True, "buffer_size": 4,
-        "per_device_train_batch_size": 3,
-    }  # fmt: skip
-    with pytest.raises(RecipeError, match="no end that is known"):
-        load_recipe(keys).check()
-    with pytest.raises(RecipeError, match="a share of rows without an end"):
-        load_recipe(keys | {"max_steps": 3, "val_size": 0.1})
-    recipe = load_recipe(keys | {"max_steps": 3, "val_size": 2})
-    assert recipe.data is not None and recipe.data.model_dump(include={"streaming", "buffer_size", "validation"}) == {
-        "streaming": True, "buffer_size": 4, "validation": 2.0
-    }  # fmt: skip
-    trained(bench.path("stream.yaml"), keys | {"max_steps": 3, "val_size": 2})
-    record = json.loads((bench.root / "out" / "run.json").read_text())
-    assert record["data"]["report"]["validation"] == 2 and record["training"]["steps"] == 3
-
-
 def test_its_functions(bench: Bench) -> None:
     keys = {
         "model_name_or_path": str(bench.model()), "stage": "sft", "dataset": str(bench.data("conversation")),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from gym_core import RecipeError, execute, load_recipe
 from gym_core.sections import Findings
@@ -51,6 +52,19 @@ def test_a_file_trains_with_its_own_defaults(bench: Bench, written: dict[str, An
     assert (output / "adapter_config.json").is_file() and not list(output.glob("checkpoints/step-1*"))
     report = json.loads((output / "run.json").read_text())["data"]["report"]
     assert report["examples"] == 8
+
+
+def test_ids_are_those_of_the_template_of_the_model_or_of_the_file(bench: Bench, written: dict[str, Any]) -> None:
+    own = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    tokenizer = AutoTokenizer.from_pretrained(bench.model())
+    chat = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}]
+    for more, template in (({}, None), ({"custom_chat_template": own}, own)):
+        data = load_recipe(written | more).data
+        assert data is not None
+        found = data.build(tokenizer=bench.model(), rows="conversation", seed=42).train[0]
+        text = tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False)
+        assert found.tokens.tolist() == tokenizer(text, add_special_tokens=False).input_ids
+        assert tokenizer.decode(found.tokens[found.trained]).startswith("yes")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gym_core import execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
@@ -156,3 +156,36 @@ def test_streamed_rows_go_on_where_a_run_ended_bit_for_bit(bench: Bench, algorit
         json.loads((run / "run.json").read_text())["data"]["report"] for run in (made.output, whole.outcome.output)
     ]
     assert reports[0] == reports[1], "rows are counted over all processes of a run"
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "asft"])
+def test_accuracy_is_that_of_greedy_tokens_averaged_over_answers(bench: Bench, algorithm: str) -> None:
+    asked = {"name": algorithm, "compute_accuracy": True}
+    recipe = bench.recipe(asked, max_steps=2, batch_size=2, learning_rate=0.0) | {"model": "tiny"}
+    recipe["data"] = {"sources": recipe["data"], "validation": 3}
+    done = bench.run(recipe)
+    path = done.outcome.artifact.path
+    prepared = load_recipe(recipe).data.build(tokenizer=path, rows="conversation", seed=0)  # type: ignore[union-attr]
+    model = AutoModelForCausalLM.from_pretrained(path).eval()
+    shares = []
+    for example in prepared.validation:
+        guessed = model(torch.tensor(example.tokens[None].astype(np.int64))).logits[0].argmax(1)[:-1].numpy()
+        shares.append((guessed == example.tokens[1:])[example.trained[1:]].mean())
+    assert len(shares) == 3 and 0 < np.mean(shares) < 1
+    assert done.series("eval_accuracy")[-1] == pytest.approx(np.mean(shares), abs=1e-9)
+
+
+def test_what_is_held_out_of_each_source_is_measured_by_itself_as_well(bench: Bench) -> None:
+    rows = [json.loads(line) for line in Path(bench.data("conversation")).read_text().splitlines()]
+    parts = [str(bench.file(rows[:3])), str(bench.file(rows[3:8]))]
+    recipe = bench.recipe("sft", max_steps=1, learning_rate=0.0)
+    aside = {"sources": recipe["data"], "validation_sources": parts}
+    together = bench.run(recipe | {"data": {**aside, "validation_apart": True}}, "together").metrics[-1]
+    alone = [bench.run(recipe | {"data": aside | {"validation_sources": [part]}}, f"only-{number}").series("eval_loss")[-1]
+             for number, part in enumerate(parts)]  # fmt: skip
+    assert [together[f"eval_{part}_loss"] for part in parts] == pytest.approx(alone, rel=1e-6)
+    assert together["eval_loss"] == pytest.approx(
+        bench.run(recipe | {"data": aside}, "all").series("eval_loss")[-1], rel=1e-6
+    )
+    with pytest.raises(GymError, match="measures all that is held out at once"):
+        load_recipe(bench.recipe("kto", "feedback") | {"data": {**aside, "validation_apart": True}}).check()

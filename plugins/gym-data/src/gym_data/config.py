@@ -60,6 +60,8 @@ class DatasetConfig(Data):
     """Examples kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
     validation_sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]] = []
     """Sources of their own for evaluation, read and mixed as those of `sources` are, in place of `validation`."""
+    validation_apart: bool = False
+    """Whether what is held out of each source is measured by itself as well, as `eval_NAME_loss`."""
     mix: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = "concat"
     """One source after the other, or in turns: until the first is used up (`under`), until all are, shorter ones
     repeating (`over`), or until each example came once (`once`)."""
@@ -140,6 +142,8 @@ class DatasetConfig(Data):
             raise ValueError("validation and validation_sources exclude each other: give one")
         if self.streaming and 0 < self.validation < 1:
             raise ValueError("a share of rows without an end is not known: let validation be a number of rows")
+        if self.streaming and self.validation_apart:
+            raise ValueError("validation_apart is for rows that are read first: leave it out, or streaming")
         if self.streaming and any(source.samples for source in self.sources):
             raise ValueError("rows are drawn by `samples` where all are read first: leave it out, or streaming")
         if self.mix_weights is not None:
@@ -169,6 +173,10 @@ class DatasetConfig(Data):
     def streams(self) -> bool:
         """Return `streaming`."""
         return self.streaming
+
+    def measures_apart(self) -> bool:
+        """Return `validation_apart`."""
+        return self.validation_apart
 
     def longest(self) -> int:
         """Return `cutoff`."""

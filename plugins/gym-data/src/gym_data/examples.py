@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,16 @@ class Examples(Sequence[Example]):
             return self._kind(name, tokens, trained)
         about = self._about[_range(self._about_ends, number)]
         return self._kind(name, tokens, trained, **json.loads(about.tobytes()))
+
+    def by_source(self) -> dict[str, Examples]:
+        """Return the examples of each source, by its name."""
+        sources = self._origins[self._order][:, 0]
+        found: dict[str, Examples] = {}
+        for name in dict.fromkeys(self._names[source] for source in sources.tolist()):
+            own = [source for source, other in enumerate(self._names) if other == name]
+            found[name] = copy(self)
+            found[name]._order = self._order[np.isin(sources, own)]
+        return found
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:

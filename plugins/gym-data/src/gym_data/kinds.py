@@ -49,6 +49,10 @@ class Data(Component):
         """
         return False
 
+    def measures_apart(self) -> bool:
+        """Whether what is held out is measured part by part as well: what it builds then has `validation_parts`, by name."""
+        return False
+
     def longest(self) -> int | None:
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None
@@ -63,6 +67,8 @@ class DataAlgorithm(Algorithm):
     """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`)."""
     streams: ClassVar[bool] = False
     """Whether it takes samples that come window by window, each of which is seen when its turn comes and not before."""
+    measures_apart: ClassVar[bool] = False
+    """Whether it can measure parts of what is held out by themselves."""
     measure: ClassVar[str] = "loss"
     """Key of `metrics.jsonl` that training improves."""
     better: ClassVar[str] = "lower"

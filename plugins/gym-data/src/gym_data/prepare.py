@@ -45,6 +45,7 @@ class Prepared:
     fingerprint: str  #: of the examples: equal for equal ones, whoever made them
     report: dict[str, Any]
     key: str  #: names the folder in the cache, by everything that made them
+    validation_parts: Mapping[str, Examples]  #: those to validate on, by the name of their source
 
 
 def prepare(
@@ -81,9 +82,17 @@ def prepare(
     if manifest is None:
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
     arrays = partial(mapped, root / key)
-    train, validation = (Examples(arrays, part, manifest["names"], rows) for part in ("train", "validation"))
+    names = manifest["names"]
+    train, validation = (Examples(arrays, part, names, rows) for part in ("train", "validation"))
     report = {**manifest["report"], "cached": cached}
-    return Prepared(train, validation if report["validation"] else None, token_cache.content(manifest), report, key)
+    return Prepared(
+        train,
+        validation if report["validation"] else None,
+        token_cache.content(manifest),
+        report,
+        key,
+        validation.by_source(),
+    )
 
 
 def _streamed(

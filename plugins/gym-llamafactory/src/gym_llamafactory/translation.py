@@ -70,7 +70,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     unknown = fill_own(sections, left, found, known())
     said_only = [key for key in unknown if key in STATED]  # a component's own option of that name was filled before
     _take(said_only, left, found)
-    unknown = [key for key in unknown if key not in STATED]
+    unknown = [key for key in unknown if key not in STATED and left[key] is not False]  # what is off asks for nothing
     found.problems += [_elsewhere(key, fitting, chosen, found) or _of_another(table, key, found) for key in unknown]
     left_out = [
         row for several in rows.values() for row in several if row.default is not None and flat.get(row.key) is None

@@ -69,6 +69,7 @@ class PairwisePreference(PreferenceAlgorithm):
 
     rows: ClassVar[str] = "preference"
     streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.pairwise.objective:PairObjective"
     per_token: ClassVar[bool] = False
     """Whether log-ratios are means over the tokens of a response rather than sums."""

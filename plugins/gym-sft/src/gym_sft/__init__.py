@@ -19,9 +19,15 @@ class SFT(TorchAlgorithm):
 
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
+    contribution: ClassVar[str] = "gym_sft.accuracy:supervised"
     rows: ClassVar[str] = "conversation"
     branches: ClassVar[bool] = True
     streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True
+
+    compute_accuracy: bool = False
+    """Whether evaluations also measure `accuracy`: the share of an answer's tokens that are the most probable ones, averaged over
+    answers. It costs another forward pass."""
 
 
 class DFT(SFT):
@@ -87,3 +93,4 @@ class Pretrain(TorchAlgorithm):
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     rows: ClassVar[str] = "text"
     streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gym_sft import ASFT, EAFT
+from gym_sft.accuracy import evaluation
 from gym_torch.batch import Batch
-from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
+from gym_torch.contribution import Contribution, Parts, samples
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Objective, Scores
@@ -103,4 +104,4 @@ class Anchored(Objective[Batch]):
 def anchored(parts: Parts[ASFT, Anchored, AnchoredPolicy]) -> Contribution:
     """Return the prepared samples, and give the policy its reference."""
     (parts.policy.reference,) = parts.references
-    return Contribution(parts.objective, samples(parts), held_out_loss(parts))
+    return Contribution(parts.objective, samples(parts), evaluation(parts))

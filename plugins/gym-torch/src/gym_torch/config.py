@@ -166,6 +166,12 @@ class TorchAlgorithm(DataAlgorithm):
                 key="data.streaming",
                 fix="leave it out, or name an algorithm that streams, such as sft, pretrain, simpo or dpo",
             )
+        if data and data.measures_apart() and not self.measures_apart:
+            raise RecipeError(
+                "this algorithm measures all that is held out at once",
+                key="data.validation_apart",
+                fix="leave it out, or evaluate one source at a time",
+            )
         if data and data.streams() and recipe.train.max_steps is None:
             raise endless()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 from accelerate import Accelerator
@@ -19,7 +20,14 @@ from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
-from gym_torch.loop.prepared_data import Prepared, StreamedData, steps_end_with_epochs, streams
+from gym_torch.loop.prepared_data import (
+    DataInParts,
+    Prepared,
+    StreamedData,
+    measured_apart,
+    steps_end_with_epochs,
+    streams,
+)
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.objective import Objective
@@ -133,4 +141,10 @@ def dataset(parts: Parts[Any, Any, Any, E]) -> Dataset[E]:
 def held_out_loss(parts: Parts[Any, Any, Any]) -> Evaluation | None:
     """Return what measures the loss on the samples that are held out; None where none are."""
     held_out = parts.data.validation
-    return HeldOutLoss(once(held_out, parts.train, parts.layout, parts.rank, parts.world)) if held_out else None
+    if not held_out:
+        return None
+    step = partial(once, train=parts.train, layout=parts.layout, rank=parts.rank, world=parts.world)
+    if not measured_apart(parts.run.recipe):
+        return HeldOutLoss(step(held_out))
+    data = promised(parts.data, DataInParts, "gym_torch.loop.prepared_data", "data")  # type: ignore[type-abstract]
+    return HeldOutLoss(*map(step, data.validation_parts.values()), names=[*data.validation_parts])

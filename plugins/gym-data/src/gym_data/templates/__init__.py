@@ -6,7 +6,9 @@ has one.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from gym_data.kinds import Template
 
@@ -15,6 +17,7 @@ __all__ = [
     "ChatML",
     "Default",
     "Gemma",
+    "Jinja",
     "Llama3",
     "Mistral",
     "Qwen",
@@ -32,6 +35,17 @@ class JinjaFile(Template):
     file: ClassVar[str]
     """Name of the jinja file."""
     needs: ClassVar[tuple[str, ...]] = ("eos_token",)
+
+
+class Jinja(Template):
+    """A template that the recipe itself holds."""
+
+    target: ClassVar[str] = "gym_data.templates.load:given"
+
+    text: Annotated[
+        str, Field(min_length=1, examples=["{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"])
+    ]
+    """Text of the template; it is rendered in a sandbox."""
 
 
 class ChatML(JinjaFile):

@@ -67,6 +67,7 @@ class AlgorithmKeys(Keys):
         Choice("ld_alpha", "algorithm", {"*": "ld_dpo"}),
     )
     keys = (
+        Key("compute_accuracy", "algorithm.compute_accuracy", "sft dft eaft asft"),
         Key("pref_beta", "algorithm.beta", _BETA),
         Key("pref_beta", "algorithm.beta", "dpo_norm simpo", default=0.1),
         Key("pref_ftx", "algorithm.ftx", f"{_PREFERENCE} simpo"),

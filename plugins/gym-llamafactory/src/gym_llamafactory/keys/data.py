@@ -68,6 +68,7 @@ class DataKeys(Keys):
         Key("streaming", "data.streaming", _OF),
         Key("buffer_size", "data.buffer_size", _OF),
         Key("val_size", "data.validation", _OF),
+        Key("eval_on_each_dataset", "data.validation_apart", _OF),
         Key("mix_strategy", "data.mix", _OF),
         Key("interleave_probs", "data.mix_weights", _OF, numbers),
         Key("train_on_prompt", "data.train_on", _OF, {True: "all", False: None}),

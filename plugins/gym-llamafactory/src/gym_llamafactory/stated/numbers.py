@@ -10,7 +10,6 @@ NUMBERS: dict[str, Stated] = {
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
     "neat_packing": Stated(OFF, "is done anyway", _ROWS),
     "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
-    "eval_on_each_dataset": Stated(OFF, "is not done: all of `eval_dataset` is measured at once", "leave it out"),
     "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "ignore_pad_token_for_loss": Stated((True, None), "would train padding", "leave it out"),
@@ -18,7 +17,6 @@ NUMBERS: dict[str, Stated] = {
         (None, True, "true"), "a run goes on from its own last checkpoint", "leave it out"
     ),
     "ignore_data_skip": Stated(OFF, "would show samples again", "leave it out: a run goes on at the next sample"),
-    "compute_accuracy": Stated(OFF, "is not measured", "leave it out"),
     "metric_for_best_model": Stated(
         (None, "loss", "eval_loss"), "the best model is told by the loss", "set it to eval_loss"
     ),
@@ -68,9 +66,15 @@ NUMBERS: dict[str, Stated] = {
     ),
     **refused(
         (None,),
-        "changes the vocabulary, which `gym tokens` does",
-        "leave it out, and name the folder that it writes",
-        ("add_tokens", "add_special_tokens", "new_special_tokens_config", "init_special_tokens"),
+        "changes the vocabulary, which `gym tokens` does before",
+        "run `gym tokens MODEL TOKEN ... --into FOLDER`, and set model_name_or_path: FOLDER, resize_vocab: true",
+        ("add_special_tokens", "new_special_tokens_config", "init_special_tokens"),
+    ),
+    **refused(
+        (None,),
+        "changes the vocabulary, which `gym tokens` does before",
+        "run `gym tokens MODEL TOKEN ... --plain --into FOLDER`, and set model_name_or_path: FOLDER, resize_vocab: true",
+        ("add_tokens",),
     ),
     **refused(
         (None,),

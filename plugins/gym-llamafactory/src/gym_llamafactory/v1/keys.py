@@ -69,7 +69,12 @@ STATED: dict[str, Stated] = {
     **unread("answers are written by `gym inference`", ("sample_backend", "max_new_tokens")),
     **unread("the processes are those of `gym train --nproc`", ("dp_size", "mp_replicate_size", "mp_shard_size")),
     **unread("checkpoints hold all that a run needs to go on", ("save_ckpt_as_hf",)),
-    **refused((None,), "is not done", "leave it out", ("lr_scheduler_config", "custom_chat_template")),
+    **refused(
+        (None,),
+        "names a plugin, and LLaMA-Factory brings none for it either",
+        "leave it out for a constant rate, or add a section: `scheduler: cosine`, with `train: {warmup: 0.1}`",
+        ("lr_scheduler_config",),
+    ),
     "model_class": Stated(
         ("llm",), "is of models with another head", "leave it out, or train a reward model: algorithm=reward_model"
     ),

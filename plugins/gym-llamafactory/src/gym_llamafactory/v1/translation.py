@@ -72,7 +72,8 @@ def _sources(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None
     """Name rows and how many make a step."""
     named = flat.pop("train_dataset", None)
     section = mapping_of(sections, "data")
-    section.setdefault("template", "default")
+    own = flat.pop("custom_chat_template", None)
+    section.setdefault("template", {"name": "jinja", "text": str(own)} if own else None)
     section.setdefault("bad_rows", "stop")
     try:
         read, told.pairs = sources(str(named))

@@ -24,6 +24,7 @@ class RewardModel(TorchAlgorithm):
 
     rows: ClassVar[str] = "preference"
     streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.reward_models.outcome:RewardLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:reward_model"
 
@@ -46,5 +47,6 @@ class ProcessRewardModel(TorchAlgorithm):
 
     rows: ClassVar[str] = "stepwise"
     streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:process_reward_model"

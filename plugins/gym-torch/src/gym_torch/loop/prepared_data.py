@@ -137,6 +137,7 @@ class CheckedData:
 
     train: Examples
     validation: Examples | None
+    validation_parts: Mapping[str, Examples]
     prepared: Prepared
 
     @property
@@ -168,6 +169,16 @@ class CheckedStream(CheckedData):
     """The same of samples that come window by window, of which `train` are the first."""
 
     stream: CheckedWindows
+
+
+@runtime_checkable
+class DataInParts(Prepared[E_co], Protocol[E_co]):
+    """What a data plugin builds where what is held out is measured part by part as well."""
+
+    @property
+    def validation_parts(self) -> Mapping[str, Examples[E_co]]:
+        """The samples of `validation`, by what its figures are called."""
+        ...
 
 
 @runtime_checkable
@@ -213,7 +224,8 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         CheckedExamples, vocabulary=model.model.get_input_embeddings().weight.shape[0], by=named(recipe.data)
     )
     validation = None if prepared.validation is None else check(prepared.validation)
-    checked = check(prepared.train), validation, prepared
+    parted = promised(found, DataInParts, section, "data").validation_parts if section.measures_apart() else {}  # type: ignore[type-abstract]
+    checked = check(prepared.train), validation, {name: check(each) for name, each in parted.items()}, prepared
     if not section.streams():
         return CheckedData(*checked)
     stream = promised(found, StreamedData, section, "data").stream  # type: ignore[type-abstract]
@@ -229,6 +241,12 @@ def streams(recipe: Recipe) -> bool:
     """Whether samples come window by window, as the data section says."""
     data = part(recipe, Data)
     return data is not None and data.streams()
+
+
+def measured_apart(recipe: Recipe) -> bool:
+    """Whether what is held out is measured part by part as well, as the data section says."""
+    data = part(recipe, Data)
+    return data is not None and data.measures_apart()
 
 
 def steps_end_with_epochs(recipe: Recipe) -> bool:

@@ -1,0 +1,70 @@
+"""How many tokens of held-out answers a model would have written, greedily, after the right ones before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gym_sft import SFT
+from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
+from gym_torch.distributed.collectives import over_processes
+from gym_torch.loop.job import Evaluation, Job
+from gym_torch.loop.step_batches import place
+from gym_torch.model.log_probs import map_logits
+from gym_torch.policy import Policy
+from gym_torch.source import Step, once
+
+
+def supervised(parts: Parts[SFT, Any, Any]) -> Contribution:
+    """Return the prepared samples, and the loss on those held out, with the accuracy where it is asked for."""
+    return Contribution(parts.objective, samples(parts), evaluation(parts))
+
+
+def evaluation(parts: Parts[Any, Any, Any]) -> Evaluation | None:
+    """Return what measures the policy on the samples that are held out; None where none are."""
+    loss, held_out = held_out_loss(parts), parts.data.validation
+    if loss is None or held_out is None or not parts.config.compute_accuracy:
+        return loss
+    return WithAccuracy(loss, once(held_out, parts.train, parts.layout, parts.rank, parts.world))
+
+
+class WithAccuracy:
+    """Measures the accuracy of each answer beside what another evaluation measures."""
+
+    def __init__(self, measured: Evaluation, step: Step) -> None:
+        """Take that evaluation, and this process's part of the held-out samples."""
+        self.measured, self.step = measured, step
+
+    @torch.no_grad()
+    def __call__(self, job: Job) -> Mapping[str, float] | None:
+        """Return what it measures, and the mean accuracy of the answers; None where a signal came."""
+        found = self.measured(job)
+        if found is None:
+            return None
+        job.policy.eval()
+        policy: Policy[Any] = job.accelerator.unwrap_model(job.policy)
+        total = answers = 0.0
+        for number, examples in enumerate(self.step.batches, start=1):
+            job.ranks.at(place(job.progress.step, examples, "accuracy after step"))
+            of_each = accuracies(policy, job.objective.collate(examples).to(job.accelerator.device))
+            if number <= len(self.step.batches) - self.step.spare:  # the others keep step with other processes
+                total, answers = total + float(of_each.sum()), answers + len(of_each)
+        job.policy.train()
+        total, answers = over_processes(job.accelerator, [total, answers])
+        return {**found, "accuracy": total / answers}
+
+
+def accuracies(policy: Policy[Any], batch: Any) -> torch.Tensor:
+    """Return the share of tokens of each answer that are the most probable ones, `[answers with a token to predict]`."""
+
+    def most_probable(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        return logits.argmax(1)
+
+    with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=policy.bf16):
+        guessed = map_logits(policy.hidden(batch), policy.head, most_probable, policy.chunk)
+    right = (guessed == batch.targets).double()
+    counts = torch.bincount(batch.target_segment, minlength=len(batch.segments))
+    sums = torch.bincount(batch.target_segment, right, minlength=len(batch.segments))
+    return sums[counts > 0] / counts[counts > 0]
