@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import pytest
@@ -52,6 +53,52 @@ def test_bytes_of_several_tensors_are_those_of_the_public_writer(tmp_path):
     (tmp_path / "y").write_bytes(b"BITDELTA" + struct.pack("<II", 1, 2) + second + first)  # in another order
     found = interchange.read(tmp_path / "y")
     assert found["a.0"].values().tolist() == [16.5 * (-1) ** each for each in range(33)]
+
+
+def written_elsewhere(tensors) -> bytes:
+    """Write the container from (name, shape, scale, signs) with numbers of Python alone."""
+    data = b"BITDELTA" + struct.pack("<II", 1, len(tensors))
+    for name, shape, scale, signs in tensors:
+        number = sum(1 << place for place, sign in enumerate(signs) if sign)
+        data += struct.pack("<I", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        data += struct.pack("<fI", scale, -(-len(signs) // 32)) + number.to_bytes(4 * -(-len(signs) // 32), "little")
+    return data
+
+
+def read_elsewhere(data: bytes):
+    """Read the container into (name, shape, scale, signs)."""
+    (count,), place = struct.unpack_from("<I", data, 12), 16
+    for _ in range(count):
+        (length,) = struct.unpack_from("<I", data, place)
+        name, (rank,) = data[place + 4 :][:length], struct.unpack_from("<I", data, place + 4 + length)
+        shape = struct.unpack_from(f"<{rank}Q", data, place + 8 + length)
+        scale, words = struct.unpack_from("<fI", data, place := place + 8 + length + 8 * rank)
+        number = int.from_bytes(data[place + 8 :][: 4 * words], "little")
+        place += 8 + 4 * words
+        yield name, shape, scale, [bool(number >> bit & 1) for bit in range(math.prod(shape))]
+    assert place == len(data)
+
+
+def test_another_program_reads_what_is_written_and_writes_what_is_read(tmp_path):
+    draws = torch.Generator().manual_seed(1)
+    changes = {
+        f"layer.{number}": torch.randn(shape, generator=draws).half().float()
+        for number, shape in enumerate([(1,), (31,), (32,), (33,), (3, 65), (2, 3, 11), (64, 16)])
+    }
+    made = {name: records.raw(change, exact=True) for name, change in changes.items()}
+    interchange.write(tmp_path / "ours", made)
+    theirs = list(read_elsewhere((tmp_path / "ours").read_bytes()))
+    assert [name.decode() for name, *_ in theirs] == sorted(changes)
+    for name, shape, scale, signs in theirs:
+        change = changes[name.decode()]
+        assert shape == tuple(change.shape)
+        assert scale == pytest.approx(sum(map(abs, change.flatten().tolist())) / change.numel(), rel=2e-7)
+        assert signs == [value >= 0 for value in change.flatten().tolist()]
+    (tmp_path / "theirs").write_bytes(written_elsewhere(theirs[::-1]))
+    found = interchange.read(tmp_path / "theirs")
+    for name, shape, scale, signs in theirs:
+        wanted = torch.tensor([scale if sign else -scale for sign in signs]).view(shape)
+        assert torch.equal(found[name.decode()].values(), wanted)
 
 
 def broken(data: bytes):
