@@ -10,9 +10,11 @@ import torch
 
 from gym_bitdelta import BitDelta, DeltaQuant
 from gym_bitdelta.delta import file
+from gym_bitdelta.models import Models
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
+from gym_torch.checkpoints import deltas
 from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.model import mapped_weights
 
@@ -48,11 +50,24 @@ def test_a_run_makes_a_delta_that_is_opened_exported_and_the_same_again(bench, t
     assert header.provenance["safety"] == "not evaluated" and header.config["group_size"] == 16
 
 
+def test_what_is_added_to_a_base_changes_no_other(bench):
+    models = Models(Artifact(bench.model()), bench.model(), computing=True)
+    before = {name: weight.clone() for name, weight in models.base.named_parameters()}
+    ones = {name: torch.ones_like(weight) for name, weight in before.items()}
+    for _ in range(2):  # the second begins where the first did
+        found = models.again()
+        held = dict(models.base.named_parameters())
+        assert all(weight.data_ptr() == held[name].data_ptr() for name, weight in found.named_parameters())
+        deltas.add(found, ones.items())
+        assert all(torch.equal(weight, before[name] + 1) for name, weight in found.named_parameters())
+        assert all(torch.equal(weight, before[name]) for name, weight in models.base.named_parameters())
+
+
 @pytest.mark.parametrize("options", [{"low_rank": True}, {"low_rank": False}])
 def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options, monkeypatch):
     recipe = bench.recipe("sft", max_steps=2) | {
         "adapter": {"name": "lora", "rank": 2},
-        "quantization": {"name": "bitdelta", **QUICK, **options},
+        "quantization": {"name": "bitdelta", **QUICK, "distill_steps": 1, **options},
         "output": str(tmp_path / "run"),
     }
     loaded, load = [], mapped_weights.load
@@ -60,7 +75,7 @@ def test_a_lora_becomes_factors_or_signs(bench, tmp_path, options, monkeypatch):
         mapped_weights, "load", lambda path, *more, **given: (loaded.append(path), load(path, *more, **given))[1]
     )
     made = execute(load_recipe(recipe)).artifact
-    assert len(loaded) == 2, "the base, and below the adapter: what is measured in the end is loaded already"
+    assert len(loaded) == 2, "the base, and below the adapter: what trains scales, and is measured, has these"
     entries = file.header_of(made.path / file.NAME).entries()
     kinds = {name: entry.kind for name, entry in entries.items()}
     assert {kinds["model.norm.weight"], kinds["model.embed_tokens.weight"]} == {"zero"}

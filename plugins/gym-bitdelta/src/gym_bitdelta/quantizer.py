@@ -10,10 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from gym_bitdelta import community, evidence
 from gym_bitdelta.config.base import DeltaOptions
@@ -21,21 +18,21 @@ from gym_bitdelta.delta import file
 from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
-from gym_bitdelta.encoding import Encoder, changed_config, ranked_of
+from gym_bitdelta.encoding import Encoder, ranked_of
 from gym_bitdelta.enforcement.safety import Safety
+from gym_bitdelta.models import Models
 from gym_bitdelta.store.measured import MEASURED, check_artifact, of_file
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.location import locate
 from gym_quant.post_training import calibration
-from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
 from gym_torch.checkpoints.checkpoint import whole_by_one
 from gym_torch.checkpoints.deltas import DeltaCodec
 from gym_torch.checkpoints.largest_kl import check_kl
 from gym_torch.console import say, warn
-from gym_torch.model import fingerprint, mapped_weights
+from gym_torch.model import fingerprint
 from gym_torch.model.adapted import stored_dtype
 
 EVIDENCE = "delta.json"
@@ -73,13 +70,11 @@ class BitDeltaQuantizer(DeltaCodec):
                 return there
             raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
         began = time.monotonic()
-        adapter = artifact.kind == "adapter"
-        tuned, base = _tuned(artifact), mapped_weights.load(where, dtype=_precision(where))  # read weight by weight
-        changed = changed_config(base.config, tuned.config)
-        encoder = self._encoder(base, tuned, adapter)
         samples = calibration.draw(self.config, run, where)
+        models = Models(artifact, where, computing=samples is not None or safety.asks)
+        encoder = Encoder(self.config, models.base, models.tuned, ranked_of(self.config, artifact.kind == "adapter"))
         with safety, whole_by_one(into, "the delta", "the trained model") as building:
-            safety.measure(artifact, samples.holdout if samples else None)
+            safety.measure(models, samples.holdout if samples else None)
             wanted = samples.calibration if samples and self.config.calibrate else None
             records: Mapping[str, Record] = encoder.records(wanted)
             told: dict[str, Any] = {"distillation": None, "holdout": None}
@@ -88,14 +83,15 @@ class BitDeltaQuantizer(DeltaCodec):
                     "safety: nothing is distilled: the fine-tune is harmful, and `quantization.data` names no benign text"
                 )
             elif samples and self.config.distill_steps:
-                records, told["distillation"] = self._distilled(run, artifact, tuned, where, changed, records, samples)
-            records, told["safety"] = safety.enforce(records, encoder, changed)
+                records, told["distillation"] = self._distilled(run, models, records, samples)
+            records, told["safety"] = safety.enforce(records, encoder, models)
             if samples:
-                told["holdout"] = self._held_out(artifact, (tuned, base), where, changed, records, samples)
+                student = models.again() if models.changed else models.base  # which nobody looks at any more
+                told["holdout"] = evidence.held_out(models.base, student, models.tuned, records, samples.holdout)
                 told["samples"] = samples.told
                 check_kl(told["holdout"]["kl"], self.config.max_kl, "base and delta", str(artifact.path), BETTER)
             provenance = {"made_from": source, "safety": told["safety"], **self.provenance()}
-            delta = file.made(name, records, self.config.said(), provenance, changed)
+            delta = file.made(name, records, self.config.said(), provenance, models.changed)
             file.write(building / file.NAME, delta)
             self._check_size(building / file.NAME)
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
@@ -105,7 +101,7 @@ class BitDeltaQuantizer(DeltaCodec):
             (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
             evidence.copy_new_tokenizer(artifact.path, where, building)
             bound = {key: told[key] for key in ("safety", MEASURED)}
-            made = self._artifact(building, artifact, name, changed, tuned, bound)
+            made = self._artifact(building, artifact, name, models, bound)
             made.record()
         say(
             f"wrote the delta to {into}: {told['file_bytes']:,} bytes, {told['bits_per_weight']:.2f} bits per coded weight"
@@ -141,48 +137,15 @@ class BitDeltaQuantizer(DeltaCodec):
                 fix="raise it, or project no layers: leave `safety_unaligned` out",
             )
 
-    def _encoder(self, base: PreTrainedModel, tuned: PreTrainedModel, adapter: bool) -> Encoder:
-        return Encoder(self.config, base, tuned, ranked_of(self.config, adapter))
-
     def _distilled(
-        self,
-        run: Run,
-        artifact: Artifact,
-        tuned: PreTrainedModel,
-        where: Path,
-        changed: Mapping[str, Any],
-        records: Mapping[str, Record],
-        samples: calibration.Samples,
+        self, run: Run, models: Models, records: Mapping[str, Record], samples: calibration.Samples
     ) -> tuple[dict[str, Record], dict[str, Any]]:
-        """Return the records with the best scales, and what was measured. Models are whole in fp32 here."""
-        seed, student = run.recipe.train.seed, mapped_weights.load(where, changed, dtype=torch.float32)
-        return distill(
-            self.config, _raised(tuned, artifact), student, records, samples.calibration, samples.holdout, seed
-        )
-
-    def _held_out(
-        self,
-        artifact: Artifact,
-        loaded: tuple[PreTrainedModel, PreTrainedModel],
-        where: Path,
-        changed: Mapping[str, Any],
-        records: Mapping[str, Record],
-        samples: calibration.Samples,
-    ) -> dict[str, float]:
-        """Return what the delta keeps of the fine-tune on samples held out, as it is written. Changes the base that is loaded."""
-        tuned, base = _raised(loaded[0], artifact), loaded[1]
-        base = base if _in_fp32(base) else mapped_weights.load(where, dtype=torch.float32)
-        student = mapped_weights.load(where, changed, dtype=torch.float32) if changed else base
-        return evidence.held_out(base, student, tuned, records, samples.holdout)
+        """Return the records with the best scales, and what was measured."""
+        both, seed = (samples.calibration, samples.holdout), run.recipe.train.seed
+        return distill(self.config, models.tuned, models.again(), records, *both, seed)
 
     def _artifact(
-        self,
-        path: Path,
-        artifact: Artifact,
-        name: str,
-        changed: Mapping[str, Any],
-        tuned: PreTrainedModel,
-        measured: Mapping[str, Any],
+        self, path: Path, artifact: Artifact, name: str, models: Models, measured: Mapping[str, Any]
     ) -> Artifact:
         maker = next(entry.value for entry in entries("quantizers") if load(entry) is type(self.config))
         details = {
@@ -190,8 +153,8 @@ class BitDeltaQuantizer(DeltaCodec):
             "options": self.config.without_components(),
             "base_fingerprint": name,
             **measured,
-            "dtype": str(stored_dtype(tuned, artifact)).removeprefix("torch."),
-            **({"config": dict(changed)} if changed else {}),
+            "dtype": str(stored_dtype(models.tuned, artifact)).removeprefix("torch."),
+            **({"config": dict(models.changed)} if models.changed else {}),
             **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
         }
         return Artifact(path, "delta", base_name(artifact), details, artifact.task)
@@ -205,29 +168,6 @@ class BitDeltaQuantizer(DeltaCodec):
         held = sorted((path.name, fingerprint.of_file(path)) for path in files)
         text = json.dumps([told, held, artifact.kind, artifact.details], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _tuned(artifact: Artifact) -> PreTrainedModel:
-    """Return what was trained, for its weights: a whole model stays in its files, an adapter is merged in fp32."""
-    return open_artifact(artifact, _precision(artifact.path) if artifact.kind == "model" else torch.float32).merged()
-
-
-def _raised(tuned: PreTrainedModel, artifact: Artifact) -> PreTrainedModel:
-    """Return what was trained in fp32, loaded once more where it is in a lower precision."""
-    return tuned if _in_fp32(tuned) else open_artifact(artifact, torch.float32).merged()
-
-
-def _in_fp32(model: PreTrainedModel) -> bool:
-    return all(weight.dtype == torch.float32 for weight in model.state_dict().values() if weight.is_floating_point())
-
-
-def _precision(path: Path) -> torch.dtype:
-    """Return the precision of the weights of a model in its files, whatever its configuration says; of several fp32."""
-    found = set()
-    for file_ in path.glob("*.safetensors"):
-        with safe_open(file_, "pt") as weights:
-            found |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
-    return {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}.get(frozenset(found), torch.float32)
 
 
 def base_name(artifact: Artifact) -> str:

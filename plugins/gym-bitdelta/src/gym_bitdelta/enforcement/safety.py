@@ -8,7 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from transformers import PreTrainedModel
 
 from gym_bitdelta.config.base import DeltaOptions
@@ -16,6 +15,7 @@ from gym_bitdelta.delta.layout import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import Encoder
 from gym_bitdelta.enforcement.projection import Alignment, project
+from gym_bitdelta.models import Models
 from gym_bitdelta.safety import probe
 from gym_bitdelta.safety.gate import Gate, Probes
 from gym_bitdelta.safety.prompts import Prompts, read, wanted_of
@@ -28,10 +28,9 @@ from gym_data.tokenizer import Tokenizer
 from gym_quant.post_training import calibration
 from gym_quant.post_training.calibration import Rows
 from gym_torch.checkpoints import deltas
-from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.console import say, warn
 from gym_torch.kinds import part
-from gym_torch.model import fingerprint, mapped_weights
+from gym_torch.model import fingerprint
 
 Records = Mapping[str, Record]
 
@@ -60,6 +59,11 @@ class Safety:
         self._open.close()
 
     @property
+    def asks(self) -> bool:
+        """Whether there are prompts, so that models compute."""
+        return self._prompts is not None
+
+    @property
     def identity(self) -> Any:
         """What decides the outcome beside the options: what the prompts say, the judge with its files, the unaligned model."""
         if self._prompts is None:
@@ -75,7 +79,7 @@ class Safety:
         """Whether the fine-tune was measured to be riskier than its base: distilling from it gives the risk back."""
         return self._gate is not None and self._gate.risk_added
 
-    def measure(self, artifact: Artifact, holdout: Rows | None) -> None:
+    def measure(self, models: Models, holdout: Rows | None) -> None:
         """Measure the base and the fine-tune. `holdout` says how useful they are.
 
         Prompts that training saw are left out. Raises GymError where too few remain, or a model or the judge fails.
@@ -87,29 +91,27 @@ class Safety:
         judge = self._open.enter_context(closing(probe.RewardJudge(self._options)))
         utility = probe.likelihood(holdout) if holdout is not None else None
         probes = Probes(self._prompts.found, answers, judge, utility)
-        tuned = open_artifact(artifact, torch.float32).merged()
-        self._gate = Gate(mapped_weights.load(self._base, dtype=torch.float32), tuned, probes, wanted_of(self._options))
+        self._gate = Gate(models.base, models.tuned, probes, wanted_of(self._options))
 
-    def enforce(self, records: Records, encoder: Encoder, changed: Mapping[str, Any]) -> tuple[Records, Any]:
+    def enforce(self, records: Records, encoder: Encoder, models: Models) -> tuple[Records, Any]:
         """Return the records to write, scaled where they must be, and what was measured.
 
-        `encoder` knows what the fine-tune changed, `changed` is what its configuration has in other words than the base. Raises
-        GymError with the figures where no scale holds the threshold.
+        `encoder` knows what the fine-tune changed. Raises GymError with the figures where no scale holds the threshold.
         """
         if self._gate is None:
             _tell_not_evaluated(self._options)
             return records, NOT_EVALUATED
         layers: list[dict[str, Any]] = []
-        if self._unaligned and self._options.safety_asked and not self._gate.holds(self._model(records, changed)):
+        if self._unaligned and self._options.safety_asked and not self._gate.holds(_model(records, models)):
             count = self._gate.search.count
             records, layers = project(
                 self._options,
                 records,
                 encoder,
                 Alignment(self._unaligned, self._base),
-                lambda tried: count(self._model(tried, changed)).rate.value,
+                lambda tried: count(_model(tried, models)).rate.value,
             )
-        verdict = self._gate.verdict(lru_cache(1)(lambda scale: self._model(_scaled(records, scale), changed)))
+        verdict = self._gate.verdict(lru_cache(1)(lambda scale: _model(_scaled(records, scale), models)))
         assert self._prompts is not None and isinstance(verdict.evidence, dict)
         evidence = verdict.evidence | {
             "prompts": verdict.evidence["prompts"]
@@ -145,11 +147,12 @@ class Safety:
         named = self._options.safety_unaligned
         return locate(named) if named else None
 
-    def _model(self, records: Records, changed: Mapping[str, Any]) -> PreTrainedModel:
-        """Return a base from its files with these changes: what was added before leaves no rounding behind."""
-        model = mapped_weights.load(self._base, changed, dtype=torch.float32)
-        deltas.add(model, ((name, record.values()) for name, record in records.items() if _changes(record)))
-        return model
+
+def _model(records: Records, models: Models) -> PreTrainedModel:
+    """Return the base with these changes: what was added before leaves no rounding behind."""
+    model = models.again()
+    deltas.add(model, ((name, record.values()) for name, record in records.items() if _changes(record)))
+    return model
 
 
 def _scaled(records: Records, scale: float) -> Records:
