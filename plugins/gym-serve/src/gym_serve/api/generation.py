@@ -78,7 +78,7 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
 
     with service.admitted(len(job.requests)):
         tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(job.requests)]
-        timer = asyncio.get_running_loop().call_later(most, over)  # one for all events: a wait with a limit costs a task each
+        timer = asyncio.get_running_loop().call_later(most, over)  # a wait with a limit makes a task for each event
         try:
             left = len(tasks)
             while left:
