@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,7 @@ from gym_testkit.architectures import SHAPE
 from gym_torch.model import fused_modules, fused_ops
 from gym_torch.model.forward_pass import plain, takes_one
 from gym_torch.model.fused_modules import fuse
+from gym_torch.model.recognition import exact_turn
 
 GIVEN = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 
@@ -188,3 +190,46 @@ def test_positions_come_out_in_the_precision_that_a_family_gives_them():
     before = model(tokens).logits.float()
     fuse(model)
     assert (model(tokens).logits.float() - before).norm() < 0.02 * before.norm()
+
+
+SCALE = 1.0
+CALLS = 0
+
+
+def turned(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
+    return exact_turn(query, key, cos, sin)
+
+
+class Attention(nn.Module):
+    """Reads a name of this file that changes."""
+
+    def forward(self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        query, key = turned(query, key, cos, sin)
+        return SCALE * query @ key.mT
+
+
+class Counted(nn.Module):
+    """Changes a name of this file."""
+
+    def forward(self, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
+        global CALLS
+        CALLS += 1
+        return turned(query, key, cos, sin)
+
+
+def test_names_that_attention_looks_up_are_those_of_its_file(monkeypatch):
+    given = [
+        torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+        for shape in [(1, 2, 5, 8)] * 2 + [(1, 5, 8)] * 2
+    ]
+    attention, counted = Attention(), Counted()
+    fuse(nn.ModuleList([attention, counted]))
+    assert not plain(attention)
+    counted(*given)
+    assert CALLS == 1
+    here = sys.modules[__name__]
+    expected = attention(*given)
+    monkeypatch.setattr(here, "SCALE", 3.0)
+    assert torch.allclose(attention(*given), 3 * expected, rtol=1e-5)
+    monkeypatch.setattr(here, "turned", lambda query, key, cos, sin: (query, key))
+    assert torch.allclose(attention(*given), 3 * given[0] @ given[1].mT, rtol=1e-5)

@@ -7,6 +7,7 @@ computed as before: on other devices and in other precisions, and where somethin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dis import get_instructions
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
@@ -126,16 +127,30 @@ def _attended(part: Any, *given: Any, **options: Any) -> Any:
 @cache
 def _rotating(forward: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return the forward pass of an attention whose function that turns queries and keys by their positions is the kernel's."""
-    if type(forward) is not FunctionType:
+    if type(forward) is not FunctionType or any(each.opname == "STORE_GLOBAL" for each in get_instructions(forward)):
         return None
     known = forward.__globals__
-    turning = {name: known[name] for name in forward.__code__.co_names if type(known.get(name)) is FunctionType}
-    turning = {name: partial(_turned, function) for name, function in turning.items() if rotates(function)}
+    called = {known[name] for name in forward.__code__.co_names if type(known.get(name)) is FunctionType}
+    turning: dict[Callable[..., Any], Callable[..., Any]]
+    turning = {function: partial(_turned, function) for function in called if rotates(function)}
     if not turning:
         return None
-    found = FunctionType(forward.__code__, known | turning, forward.__name__, forward.__defaults__, forward.__closure__)
+    names = _Names(known, turning)
+    found = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
     found.__kwdefaults__ = forward.__kwdefaults__
     return found
+
+
+class _Names(dict[str, Any]):
+    """The names of a Python module, each as it is when it is asked for, with other functions in the place of some."""
+
+    def __init__(self, known: dict[str, Any], instead: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self._known, self._instead = known, instead
+
+    def __missing__(self, name: str) -> Any:
+        found = self._known[name]
+        return self._instead.get(found, found) if type(found) is FunctionType else found
 
 
 def _turned(
