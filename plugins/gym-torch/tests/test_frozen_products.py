@@ -37,3 +37,12 @@ def test_what_trains_or_is_in_few_bits_is_left_alone() -> None:
     model[1].weight.requires_grad_(True)
     model[1](torch.ones(9, 8)).sum().backward()
     assert model[1].weight.grad is not None, "a layer that trains again has no gradient"
+
+
+def test_whoever_transforms_or_traces_a_layer_sees_products_of_torch() -> None:
+    layer = nn.Linear(8, 8).requires_grad_(False)
+    given, towards = torch.randn(2, 9, 8), torch.ones(2, 9, 8)
+    expected = layer(given), torch.func.jvp(layer, (given,), (towards,))[1]
+    frozen_products.speed_up([layer])
+    assert torch.allclose(torch.vmap(layer)(given), expected[0], atol=1e-6)
+    assert torch.allclose(torch.func.jvp(layer, (given,), (towards,))[1], expected[1], atol=1e-6)

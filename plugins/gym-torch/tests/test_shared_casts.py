@@ -88,3 +88,11 @@ def test_beside_shared_casts_the_head_keeps_no_logits_in_fp32():
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         policy(batch)
     assert [dtype for shape, dtype in kept if shape == wide] == [torch.bfloat16]
+
+
+def test_in_inference_mode_layers_compute_what_they_do_without_gradients():
+    model, given = Branches(), torch.randn(5, 8)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        expected = model(1 * given)
+        share_casts(model)
+        assert torch.equal(model(1 * given), expected)

@@ -18,6 +18,7 @@ from gym_core import Run
 from gym_torch.console import say
 from gym_torch.kinds import Adapter, part
 from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.kernel_choices import watched
 from gym_torch.model.precision_probe import milliseconds, remembered
 
 RECORD = "frozen_products"  #: in the record of a run: whether oneDNN computes them
@@ -78,7 +79,8 @@ def pays(width: int) -> bool:
 
 def _linear(layer: nn.Linear, given: Tensor) -> Tensor:
     few = given.numel() < FEW * given.shape[-1]
-    if few or given.dtype != torch.float32 or layer.weight.requires_grad or torch.is_autocast_enabled("cpu"):
+    other = given.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or watched()
+    if few or other or layer.weight.requires_grad:
         return nn.functional.linear(given, layer.weight, layer.bias)
     found: Tensor = _Product.apply(given, layer.weight)  # type: ignore[no-untyped-call]
     return found if layer.bias is None else found + layer.bias

@@ -36,25 +36,25 @@ class _LastCast:
     """A hook of linear layers that remembers the cast of what the last of them was given, as long as that lives."""
 
     def __init__(self) -> None:
-        self._given: weakref.ref[Tensor] | None = None
-        self._as: tuple[int, bool, torch.dtype] | None = None
-        self._cast: Tensor | None = None
+        #: What was given, the version and modes of its cast, and the cast: read and written at once, for threads share it.
+        self._last: tuple[weakref.ref[Tensor], tuple[int, bool, torch.dtype], Tensor] | None = None
 
     def __call__(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if len(inputs) != 1 or torch.compiler.is_compiling():
             return None
         (given,) = inputs
         kind = given.device.type
-        if given.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
-            return None
+        if given.dtype != torch.float32 or not torch.is_autocast_enabled(kind) or given.is_inference():
+            return None  # what inference mode makes has no version
         asked = given._version, torch.is_grad_enabled(), torch.get_autocast_dtype(kind)
-        if self._cast is None or self._given is None or self._given() is not given or self._as != asked:
-            self._given, self._as, self._cast = weakref.ref(given, self._forget), asked, given.to(asked[2])
-        return (self._cast,)
+        last = self._last
+        if last is None or last[0]() is not given or last[1] != asked:
+            last = self._last = weakref.ref(given, self._forget), asked, given.to(asked[2])
+        return (last[2],)
 
     def _forget(self, which: weakref.ref[Tensor]) -> None:
-        if which is self._given:
-            self._given = self._as = self._cast = None
+        if self._last is not None and which is self._last[0]:
+            self._last = None
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> _LastCast:
         return _LastCast()  # a copied model has inputs of its own
