@@ -93,6 +93,8 @@ def test_a_gate_is_that_of_its_definition(kernel, tanh, dtype):
     for shape in ((1, 70, 96), (3, 2, 33), (5, 1)):
         given = [drawn(*shape, dtype=dtype), 3 * drawn(*shape, dtype=dtype)]
         check(lambda *given: gated(kernel, *given, tanh), exact, given, dtype)
+    apart = [drawn(1, 6, 33, dtype=dtype).transpose(0, 1) for _ in range(2)]  # one row each, as if 6 rows lay between
+    check(lambda *given: gated(kernel, *given, tanh), exact, apart, dtype)
     whole = drawn(1, 40, 60, dtype=dtype)  # one product makes both
     check(lambda x: gated(kernel, *x.chunk(2, -1), tanh), lambda x: exact(*x.chunk(2, -1)), [whole], dtype)
 

@@ -143,21 +143,21 @@ class _Norm(torch.autograd.Function):
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Kernel, gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
-        gate, up = _rows(gate), _rows(up)
         out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-        places = gate, gate.stride(-2), up, up.stride(-2)
-        own.run("gated", _HALF[gate.dtype], *places, out, prod(gate.shape[:-1]), gate.shape[-1], tanh)
-        ctx.save_for_backward(gate, up)
+        gates, ups = _rows(gate), _rows(up)
+        places = gates, gates.stride(0), ups, ups.stride(0)
+        own.run("gated", _HALF[gate.dtype], *places, out, *gates.shape, tanh)
+        ctx.save_for_backward(gates, ups)
         ctx.options = own, tanh
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
-        (gate, up), (own, tanh) = ctx.saved_tensors, ctx.options
-        by_gate, by_up = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
-        places = gate, gate.stride(-2), up, up.stride(-2), by_out.contiguous(), by_gate, by_up
-        own.run("gated_back", _HALF[gate.dtype], *places, prod(gate.shape[:-1]), gate.shape[-1], tanh)
+        (gates, ups), (own, tanh) = ctx.saved_tensors, ctx.options
+        by_gate, by_up = (torch.empty(by_out.shape, dtype=gates.dtype, device=gates.device) for _ in range(2))
+        places = gates, gates.stride(0), ups, ups.stride(0), by_out.contiguous(), by_gate, by_up
+        own.run("gated_back", _HALF[gates.dtype], *places, *gates.shape, tanh)
         return None, by_gate, by_up, None
 
 
@@ -188,13 +188,6 @@ def _turned(own: Kernel, given: Tensor, cos: Tensor, sin: Tensor, dtype: torch.d
 
 
 def _rows(given: Tensor) -> Tensor:
-    """Return it as `[..., rows, dim]` whose rows are as far from each other as the last two dimensions say."""
-    whole = given.unsqueeze(0) if given.dim() < 2 else given
-    apart = whole.stride(-2)
-    even = all(
-        whole.shape[at] == 1 or whole.stride(at) == whole.stride(at + 1) * whole.shape[at + 1]
-        for at in range(whole.dim() - 2)
-    )
-    return (
-        given if whole is given and whole.stride(-1) == 1 and even and apart >= whole.shape[-1] else given.contiguous()
-    )
+    """Return it as `[rows, dim]`, whose strides say where a row is: those of a dimension of one number say nothing."""
+    rows = given.reshape(-1, given.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
