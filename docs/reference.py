@@ -38,6 +38,7 @@ from gym_torch.auxiliary import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel, Plain
+from gym_torch.model.kernel_functions import KernelFunctions, Scores
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.weight_codec import WeightCodec
 from gym_torch.observer import Observer, Progress
@@ -51,7 +52,7 @@ from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest
 HANDED = (
     Run, Artifact, Rows, Trainer, LoadedModel, WeightCodec, AdaptedModel, Plain, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
-    PlannedRun, Plans, Prepared,
+    PlannedRun, Plans, Prepared, KernelFunctions, Scores,
     MergeRule, Plan, Updates, Chunk,
     Format, Loaded,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gym_torch_bench import make_run
 from gym_torch_packed import losses, separate, shared
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,8 +14,8 @@ from gym_testkit import architectures
 from gym_torch import native_code
 from gym_torch.batch import packed, padded
 from gym_torch.model import attention, fused_attention
-from gym_torch.model.fused_attention import RECORD, SOURCE, Kernel, Scores
-from gym_torch.model.kernel_choices import Choices, Trial
+from gym_torch.model.fused_attention import SOURCE, Kernel
+from gym_torch.model.kernel_functions import Scores
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.spans import Spans
@@ -142,32 +141,6 @@ def test_every_family_is_as_near_to_fp32_as_without_it(name, batch_of, always):
     assert all(mine <= 1.3 * theirs + 2e-3 for mine, theirs in zip(errors[True], errors[False], strict=True)), errors
 
 
-def test_what_a_trial_finds_decides():
-    assert Trial("amx", 1.0, 2.0, 0.003, 0.003).pays
-    assert not Trial("amx", 1.0, 1.05, 0.003, 0.003).pays
-    assert not Trial("amx", 1.0, 9.0, 0.005, 0.003).pays
-
-
-def test_a_resumed_run_attends_as_it_began(tmp_path):
-    """Whatever a new trial would say, for that may be another one's machine or hour."""
-    own = fused_attention.kernel()
-    if own is None:
-        pytest.skip("no compiler")
-    for recorded in ("", own.name):
-        output = tmp_path / f"begun {recorded}"
-        make_run(tmp_path, output).record.update(**{RECORD: {"2x2x16": recorded}})
-        choices = Choices(RECORD)
-        with choices.kept(make_run(tmp_path, output)):
-            assert choices.takes(own.name, "2x2x16", _untried) is bool(recorded)
-    run = make_run(tmp_path, tmp_path / "new")
-    choices = Choices(RECORD)
-    with choices.kept(run):
-        for name, pays in (("2x2x16", True), ("2x2x16 long", False)):
-            assert choices.takes(own.name, name, lambda pays=pays: pays) is pays
-    assert choices.takes(own.name, "of no run", lambda: True), "what comes after a run is asked for by itself"
-    assert run.record.read()[RECORD] == {"2x2x16": own.name, "2x2x16 long": ""}
-
-
 def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, monkeypatch):
     if fused_attention.kernel() is None:
         pytest.skip("no compiler")
@@ -182,10 +155,6 @@ def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):  # as those of layers that compute again
         fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), attention.piecewise)
     assert not seen and list((tmp_path / "probe").iterdir())
-
-
-def _untried() -> bool:
-    raise AssertionError("a run that goes on asked for a trial")
 
 
 def test_tensors_without_memory_are_traced_as_torch_attends(always):

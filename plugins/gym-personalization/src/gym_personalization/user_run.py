@@ -29,7 +29,7 @@ from gym_torch.checkpoints.results import Results
 from gym_torch.config import torch_algorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, contributed
-from gym_torch.kinds import part
+from gym_torch.kinds import TorchBackend, part
 from gym_torch.loop import checks
 from gym_torch.loop.callbacks.metrics import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
@@ -178,8 +178,9 @@ def _observers(run: Run, base: Base, data: Prepared) -> list[Observer]:
 
 def _check(recipe: Recipe, objective: Objective[Any]) -> None:
     """Raise AloneError for what a user's recipe asks that depends on, or changes, more than the pairs of that user."""
-    config, train = torch_algorithm(recipe), recipe.train
+    config, train, backend = torch_algorithm(recipe), recipe.train, recipe.model
     optimizer = part(recipe, Optimizer) or AdamW()
+    libraries = backend.kernel_libraries() if isinstance(backend, TorchBackend) else ()
     name = type(config).__name__
     wrong = (
         (config.largest_steps, "algorithm", f"{name} makes its samples while it trains"),
@@ -192,6 +193,7 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
             "it works in the backward pass",
         ),
         (keeps_best(train), "train.keep_best", "checkpoints of single users are not kept"),
+        (libraries, "model.kernels", "kernels of libraries are tried for one run"),
     )
     for found, key, why in wrong:
         if found:

@@ -14,7 +14,7 @@ keep_back()  # before anything below imports transformers, which imports torchao
 _HOMES = {
     "gym_torch.config": "EarlyStopping TorchAlgorithm Transformers",
     "gym_torch.distributed.strategies": "DDP FSDP",
-    "gym_torch.kinds": "Adapter LoadTimeQuantizer TorchBackend TorchStrategy",
+    "gym_torch.kinds": "Adapter KernelLibrary LoadTimeQuantizer TorchBackend TorchStrategy",
     "gym_torch.planners": "Planner",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

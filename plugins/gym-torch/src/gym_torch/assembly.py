@@ -14,7 +14,7 @@ from gym_core import Artifact, Run
 from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
-from gym_torch import planners
+from gym_torch import kernel_libraries, planners
 from gym_torch.checkpoints import resume
 from gym_torch.checkpoints.checkpoint import Checkpoints
 from gym_torch.checkpoints.extending import bases, go_on, schedule
@@ -33,7 +33,7 @@ from gym_torch.loop.optimizer import build_optimizer
 from gym_torch.loop.prepared_data import described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_eval_parity import check_same_in_training
-from gym_torch.model import compiling, fused_attention, fused_modules, memory_meter, stop_tokens
+from gym_torch.model import compiling, memory_meter, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.frozen_products import speed_up_where_it_pays
@@ -68,8 +68,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     """
     recipe = run.recipe
     check_loaded(model, recipe.model or "the hook load_model", "model")
-    resources.enter_context(fused_attention.CHOICES.kept(run))
-    resources.enter_context(fused_modules.CHOICES.kept(run))
+    resources.enter_context(kernel_libraries.in_use(run))
     checks.before_data(config, recipe, model)
     accelerator, meter = new_accelerator(), memory_meter.of_run(run)
 

@@ -11,7 +11,7 @@ from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import package_of
-from gym_torch.kinds import Adapter, LoadTimeQuantizer, TorchBackend, at_load, no_quantized_model, part
+from gym_torch.kinds import Adapter, KernelLibrary, LoadTimeQuantizer, TorchBackend, at_load, no_quantized_model, part
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -53,6 +53,9 @@ class Transformers(TorchBackend):
     attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
     `eager`, `flash_attention_2`, ...) pads them instead."""
+    kernels: list[Annotated[SerializeAsAny[KernelLibrary], Slot("kernels")]] = []
+    """Libraries of kernels to try beside those of the engine. A kernel works where it is as exact as torch and faster, by a trial
+    for each size on this machine; `run.json` has the trials."""
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
     rope_scaling: RopeType | RopeScaling | None = None
@@ -83,10 +86,14 @@ class Transformers(TorchBackend):
         """Return what the recipe names."""
         return self.quantization
 
+    def kernel_libraries(self) -> Sequence[KernelLibrary]:
+        """Return those that the recipe names."""
+        return self.kernels
+
     def check(self) -> None:
-        """Ask the quantizers whether all that they need is there."""
-        for quantizer in filter(None, (self.quantization, self.ref_model_quantization)):
-            quantizer.check()
+        """Ask quantizers and libraries of kernels whether all that they need is there."""
+        for component in filter(None, (self.quantization, self.ref_model_quantization, *self.kernels)):
+            component.check()
 
     def build(self, **context: Any) -> Any:
         """Load the model."""

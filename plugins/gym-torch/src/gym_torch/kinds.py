@@ -5,6 +5,7 @@ Importing this imports no torch. The kind `planners` is in `gym_torch.planners`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from gym_core import Backend, Component, GymError, PluginError, Quantizer, Recipe, Strategy
@@ -76,9 +77,28 @@ class TorchBackend(Backend):
             context["run"].ranks.agree(algorithm.before_loading)
         return super().build(**context)
 
+    def kernel_libraries(self) -> Sequence[KernelLibrary]:
+        """Return whose kernels a run tries beside those of the engine. Default: nobody's."""
+        return ()
+
     def other(self, path: str) -> Self:
         """Return the options under which a further model is loaded, of which the recipe names the path alone."""
         raise undeclared(self, "other(self, path: str) -> Self: return ...")
+
+
+class KernelLibrary(Held):
+    """Functions that compute what layers do, faster than torch on some device: named in `model.kernels`, and tried before use.
+
+    `build()` returns a `gym_torch.model.kernel_functions.KernelFunctions`. For each function, size and precision a run compares
+    values, gradients and times with torch and float64, and takes the fastest that is as exact as torch, or torch; `run.json` says
+    what was found.
+    """
+
+    kind: ClassVar[str] = "kernels"
+
+    def missing(self) -> str:
+        """Return what this machine lacks to run them, such as `a GPU`; empty where nothing. A run then goes on without them."""
+        return ""
 
 
 class LoadTimeQuantizer(Quantizer):

@@ -1,9 +1,9 @@
 """Attention between the tokens of one segment, and from a segment back into its prefix, and nowhere else.
 
 Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass,
-`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. On a CPU every segment is computed by itself: by
-one call of `gym_torch.model.fused_attention` for the row where that pays, elsewhere by a call to torch's fused attention for
-each segment. On an accelerator one block-masked kernel skips what lies across segments.
+`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. A row is one call of a kernel where there is one
+that pays (`gym_torch.model.fused_attention`, or one of a library). Elsewhere every segment is a call of torch's fused attention
+on a CPU; on an accelerator one block-masked kernel skips what lies across segments.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
-from gym_torch.model.fused_attention import Scores, chosen
-from gym_torch.model.kernel_choices import watched
+from gym_torch.model.fused_attention import CHOICES, chosen
+from gym_torch.model.kernel_functions import Scores
 from gym_torch.spans import Spans
 
 NAME = "gym_segments"
@@ -76,8 +76,7 @@ def segment_attention(
         if unknown:
             why = f"{type(module).__name__} hands `{unknown[0]}` to its attention, which is not known in packed rows"
             raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
-        attend = _on_cpu if query.device.type == "cpu" else _blockwise
-        out = attend(query, key, value, spans, rule, dropout)
+        out = _in_row(query, key, value, spans, rule, dropout)
     elif softcap is not None:
         seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask
         out = _capped(query, key, value, seen, rule, dropout)
@@ -104,15 +103,18 @@ AttentionInterface.register(NAME, segment_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _on_cpu(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
-    """Attend by the kernel for rows where it is there and pays."""
-    plain = type(query) is Tensor  # others may have no memory of their own, as those that a plan is traced with
-    if plain and not dropout and not watched():
-        rounded = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-        fused = chosen(query, key, spans, piecewise) if rounded == torch.bfloat16 else None
-        if fused:
-            return fused.attend(query.to(rounded), key.to(rounded), value.to(rounded), spans, rule)
-    return piecewise(query, key, value, spans, rule, dropout)
+def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
+    """Attend by a kernel for rows where there is one and it pays."""
+    device = query.device.type
+    attend = piecewise if device == "cpu" else _blockwise
+    if not dropout and CHOICES.any():
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+        given = query.to(dtype), key.to(dtype), value.to(dtype)
+        own = chosen(given[0], given[1], spans, attend)
+        found = own(*given, spans, rule) if own else None
+        if found is not None:
+            return found
+    return attend(query, key, value, spans, rule, dropout)
 
 
 def piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
@@ -163,7 +165,7 @@ def _cap(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
-def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
+def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
     """Attend in one kernel over the whole row."""
     if dropout:
         why = "attention dropout is not possible in packed rows on an accelerator"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
 from gym_torch import native_code
-from gym_torch.model.kernel_choices import Choices, Results, trial, with_gradients
+from gym_torch.model.kernel_choices import Choices, Results, Work, with_gradients
+from gym_torch.model.kernel_functions import KernelFunctions, Scores
 from gym_torch.spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -32,15 +32,7 @@ LENGTHS = {
 }  #: tokens of the segments of a trial, by whether they are long
 
 Tensors = tuple[Tensor, Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How products of queries and keys become scores."""
-
-    scale: float
-    window: int | None = None  #: most positions back that a token sees, itself included
-    softcap: float | None = None  #: largest absolute score
+Attention = Callable[[Tensor, Tensor, Tensor, Spans, Scores], Tensor | None]
 
 
 class _Row(ctypes.Structure):
@@ -159,34 +151,53 @@ def kernel() -> Kernel | None:
         return None
 
 
-def chosen(query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tensor]) -> Kernel | None:
-    """Return the kernel that attends in a row, or None where torch does, which is `attend(query, key, value, spans, scores)`."""
+def functions() -> KernelFunctions | None:
+    """Return what the kernel computes; None where there is none."""
     own = kernel()
-    if own is None:
-        return None
+    return None if own is None else _functions(own)
+
+
+@cache
+def _functions(own: Kernel) -> KernelFunctions:
+    version = SOURCE.read_text(encoding="utf-8")
+    return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({torch.bfloat16}), attention=own.attend)
+
+
+def chosen(query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tensor]) -> Attention | None:
+    """Return the function of the kernel that attends in a row, or None where torch does, which is `attend(query, key, value,
+    spans, scores)`.
+    """
     shape = query.shape[1], key.shape[1], query.shape[3]
-    if CHOICES.always is None and (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads():
+    few = query.device.type == "cpu" and (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads()
+    if CHOICES.always is None and few:
         return None  # one head of one segment is the work of one thread
     long = spans.forest.size >= LONG
     name = "x".join(map(str, shape)) + (" long" if long else "")
-    work = partial(_work, own, shape, LENGTHS[long], attend)
-    return own if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays) else None
+    name += "" if query.dtype == torch.bfloat16 else f" {str(query.dtype).removeprefix('torch.')}"
+    work = partial(_work, like=query, shape=shape, lengths=LENGTHS[long], attend=attend)
+    return CHOICES.choose(lambda each: each.attention, name, (query, key), work)
 
 
 def _work(
-    own: Kernel, shape: tuple[int, int, int], lengths: tuple[int, ...], attend: Callable[..., Tensor]
-) -> tuple[Results, Results, Results]:
-    """Return what a trial of `(heads, key-value heads, head_dim)` compares: the kernel, torch in bf16, and in float64."""
+    own: Attention, like: Tensor, shape: tuple[int, int, int], lengths: tuple[int, ...], attend: Callable[..., Tensor]
+) -> Work:
+    """Return what a trial of `(heads, key-value heads, head_dim)` compares: the kernel, torch in a dtype, and in float64."""
     heads, kv_heads, dim = shape
     draws = torch.Generator().manual_seed(0)
     wide = [torch.randn(1, sum(lengths), count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
-    *given, by_out = (part.bfloat16().transpose(1, 2) for part in wide)
+    *given, by_out = (part.to(like.device, like.dtype).transpose(1, 2) for part in wide)
 
-    def results(how: Callable[..., Tensor], dtype: torch.dtype) -> Results:
-        whole = partial(how, spans=Spans(lengths), rule=Scores(dim**-0.5))
+    def mine(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        found = own(query, key, value, Spans(lengths), Scores(dim**-0.5))
+        if found is None:
+            raise GymError("it does not attend in rows of segments")
+        return found
+
+    def theirs(dtype: torch.dtype) -> Results:
+        whole = partial(attend, spans=Spans(lengths), rule=Scores(dim**-0.5))
         return partial(with_gradients, whole, [part.to(dtype) for part in given], by_out)
 
-    return results(own.attend, torch.bfloat16), results(attend, torch.bfloat16), results(attend, torch.float64)
+    return partial(with_gradients, mine, given, by_out), theirs(like.dtype), theirs(torch.float64)
 
 
-CHOICES = Choices(RECORD)  #: of this process
+CHOICES = Choices(RECORD, functions)  #: of this process

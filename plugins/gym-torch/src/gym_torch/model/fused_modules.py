@@ -1,4 +1,4 @@
-"""Modules whose work `gym_torch.model.fused_ops` does, where `gym_torch.model.recognition` finds that they compute such a thing.
+"""Modules whose work a kernel does, where `gym_torch.model.recognition` finds that they compute such a thing.
 
 The kernel takes the place of their forward pass, for tensors that it takes and where a trial says that it pays. All else is
 computed as before: on other devices and in other precisions, and where something compiles, traces or transforms.
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from gym_torch.model import fused_ops
 from gym_torch.model.forward_pass import plain, replace, takes_one
-from gym_torch.model.fused_ops import SOURCE, Kernel
-from gym_torch.model.kernel_choices import Choices, Results, apart, trial, with_gradients
+from gym_torch.model.kernel_choices import Choices, Work, apart, with_gradients
 from gym_torch.model.recognition import (
     ACTIVATIONS,
     Network,
@@ -31,14 +30,14 @@ from gym_torch.model.recognition import (
     turned_dtype,
 )
 
-CHOICES = Choices("fused_ops")  #: of this process
+CHOICES = Choices("fused_ops", fused_ops.functions)  #: of this process
 ROWS = 512  #: of a trial
 
 
 @torch.no_grad()
 def fuse(model: nn.Module) -> None:
-    """Have the kernel compute the parts of a model that it can. Twice is as good as once."""
-    if fused_ops.kernel() is not None:
+    """Have kernels compute the parts of a model that they can. Twice is as good as once."""
+    if CHOICES.kernels():
         with torch.random.fork_rng(devices=[]):  # what is tried may draw numbers
             found = apart(lambda: [(module, forward) for module in model.modules() for forward in _forwards(module)])
         for module, forward in found:
@@ -68,28 +67,22 @@ def _given_one(how: Callable[[Any, Tensor], Tensor], part: Any, *given: Any, **n
 
 def _normed(norm: Norm, part: Any, given: Tensor) -> Tensor:
     weight = getattr(part, norm.name)
-    own, dtype = fused_ops.kernel_for(given, weight), norm.dtypes.get((given.dtype, weight.dtype))
-    if own and dtype and given.shape[-1:] == weight.shape and given.numel():
+    dtype = norm.dtypes.get((given.dtype, weight.dtype))
+    if dtype and CHOICES.any() and given.shape[-1:] == weight.shape and given.numel():
         name = f"norm of {given.shape[-1]} {_short(given.dtype, weight.dtype, dtype)}"
-        work = _norm_work(own, norm, part, given.dtype)
-        if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
-            return fused_ops.rms_norm(own, given, norm.whole(weight), norm.eps, dtype)
+        own = CHOICES.choose(lambda each: each.rms_norm, name, (given, weight), partial(_norm_work, norm, part, given))
+        if own:
+            return own(given, norm.whole(weight), norm.eps, dtype)
     found: Tensor = type(part).forward(part, given)
     return found
 
 
-def _norm_work(
-    own: Kernel, norm: Norm, part: Any, dtype: torch.dtype
-) -> Callable[[], tuple[Results, Results, Results]]:
-    dim, kept = len(getattr(part, norm.name)), getattr(part, norm.name).dtype
-
-    def work() -> tuple[Results, Results, Results]:
-        given, by_out, weight = _drawn((ROWS, dim), (ROWS, dim), (dim,))
-        leaves, out = [given.to(dtype), weight.to(kept)], norm.dtypes[dtype, kept]
-        mine = lambda given, weight: fused_ops.rms_norm(own, given, norm.whole(weight), norm.eps, out)  # noqa: E731
-        return _three(mine, partial(computed, part, norm.name), norm.exact, leaves, by_out.to(out))
-
-    return work
+def _norm_work(norm: Norm, part: Any, like: Tensor, own: Callable[..., Tensor]) -> Work:
+    held = getattr(part, norm.name)
+    given, by_out, weight = _drawn(like.device, (ROWS, len(held)), (ROWS, len(held)), (len(held),))
+    leaves, out = [given.to(like.dtype), weight.to(held.dtype)], norm.dtypes[like.dtype, held.dtype]
+    mine = lambda given, weight: own(given, norm.whole(weight), norm.eps, out)  # noqa: E731
+    return _three(mine, partial(computed, part, norm.name), norm.exact, leaves, by_out.to(out))
 
 
 def _fed_forward(network: Network, part: Any, given: Tensor) -> Tensor:
@@ -104,17 +97,19 @@ def _fed_forward(network: Network, part: Any, given: Tensor) -> Tensor:
 
 
 def _gated(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
-    own, act = fused_ops.kernel_for(gate, up), ACTIVATIONS[tanh]
-    if own and gate.dtype == up.dtype and gate.shape == up.shape and gate.dim() > 1:
+    act = ACTIVATIONS[tanh]
+    if CHOICES.any() and gate.dtype == up.dtype and gate.shape == up.shape and gate.dim() > 1 and gate.numel():
         name = f"{'gelu' if tanh else 'silu'} of {gate.shape[-1]} {_short(gate.dtype)}"
 
-        def work() -> tuple[Results, Results, Results]:
-            *leaves, by_out = (part.to(gate.dtype) for part in _drawn(*3 * [(ROWS, gate.shape[-1])]))
-            mine, theirs = partial(fused_ops.gated, own, tanh=tanh), lambda gate, up: act(gate) * up
-            return _three(mine, theirs, theirs, leaves, by_out)
+        def work(own: Callable[..., Tensor]) -> Work:
+            shapes = 3 * [(ROWS, gate.shape[-1])]
+            *leaves, by_out = (part.to(gate.dtype) for part in _drawn(gate.device, *shapes))
+            theirs = lambda gate, up: act(gate) * up  # noqa: E731
+            return _three(lambda gate, up: own(gate, up, tanh), theirs, theirs, leaves, by_out)
 
-        if gate.numel() and CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
-            return fused_ops.gated(own, gate, up, tanh)
+        own = CHOICES.choose(lambda each: each.gated, name, (gate, up), work)
+        if own:
+            return own(gate, up, tanh)
     return act(gate) * up
 
 
@@ -157,22 +152,23 @@ def _turned(
     function: Callable[..., Any], query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *more: Any, **options: Any
 ) -> Any:
     """Turn queries and keys; under autocast they come out as attention reads them."""
-    own = fused_ops.kernel_for(query, key, cos, sin)
-    if own and not more and not options and _alike(query, key, cos, sin):
-        dtype = torch.bfloat16 if fused_ops.rounding() else turned_dtype(function, query.dtype, cos.dtype)
+    if CHOICES.any() and not more and not options and _alike(query, key, cos, sin):
+        dtype = turned_dtype(function, query.dtype, cos.dtype)
+        dtype = torch.bfloat16 if _rounding(query.device.type) else dtype
         name = f"rotary of {query.shape[1]} and {key.shape[1]} of {query.shape[3]} {_short(query.dtype, dtype)}"
 
-        def work() -> tuple[Results, Results, Results]:
+        def work(own: Callable[..., tuple[Tensor, Tensor]]) -> Work:
             sizes = [(1, part.shape[1], ROWS, part.shape[3]) for part in (query, key)]
             joined = (1, query.shape[1] + key.shape[1], *sizes[0][2:])
-            *leaves, by_out, cos, sin = _drawn(*sizes, joined, *2 * [(1, *sizes[0][2:])])
-            mine = lambda *given: torch.cat([fused_ops.rotate(own, part, cos, sin, dtype) for part in given], 1)  # noqa: E731
+            *leaves, by_out, cos, sin = _drawn(query.device, *sizes, joined, *2 * [(1, *sizes[0][2:])])
+            mine = lambda *given: torch.cat(own(*given, cos, sin, dtype), 1)  # noqa: E731
             theirs = lambda *given: torch.cat(function(*given, cos, sin), 1).to(dtype)  # noqa: E731
             exact = lambda *given: torch.cat(exact_turn(given[0], given[1], cos.double(), sin.double()), 1)  # noqa: E731
             return _three(mine, theirs, exact, [part.to(query.dtype) for part in leaves], by_out)
 
-        if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays):
-            return tuple(fused_ops.rotate(own, part, cos, sin, dtype) for part in (query, key))
+        own = CHOICES.choose(lambda each: each.rotate, name, (query, key, cos, sin), work)
+        if own:
+            return own(query, key, cos, sin, dtype)
     return function(query, key, cos, sin, *more, **options)
 
 
@@ -198,7 +194,7 @@ def _three(
     exact: Callable[..., Tensor],
     given: Sequence[Tensor],
     by_out: Tensor,
-) -> tuple[Results, Results, Results]:
+) -> Work:
     wide = [part.double() for part in given]
     return (
         partial(with_gradients, mine, given, by_out),
@@ -207,9 +203,14 @@ def _three(
     )
 
 
-def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+def _rounding(device: str) -> bool:
+    """Whether products of matrices round what they are given to bf16."""
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+
+
+def _drawn(device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
     draws = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=draws) for shape in shapes]
+    return [torch.randn(shape, generator=draws).to(device) for shape in shapes]
 
 
 def _short(*dtypes: torch.dtype) -> str:

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
 from gym_torch import native_code
-from gym_torch.model.kernel_choices import watched
+from gym_torch.model.kernel_functions import KernelFunctions
 
 SOURCE = Path(__file__).with_suffix(".c")
 #: Comparisons become masks only where no one asks for exceptions of the processor.
 FLAGS = (*native_code.THIS_MACHINE, "-fno-math-errno", "-fno-trapping-math")
 
-_KINDS = (Tensor, nn.Parameter, FakeTensor)
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 _INT, _LONG, _FLOAT, _AT = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -41,7 +39,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """The compiled file."""
 
@@ -71,17 +69,28 @@ def kernel() -> Kernel | None:
     return Kernel(library.gym_kernel().decode(), calls)
 
 
-def kernel_for(*given: Any) -> Kernel | None:
-    """Return the kernel if these are what it takes, and no one transforms, traces or compiles what is done to them."""
-    if watched():
-        return None
-    plain = all(type(part) in _KINDS and part.device.type == "cpu" and part.dtype in _HALF for part in given)
-    return kernel() if plain and forward_ad._current_level < 0 else None
+def functions() -> KernelFunctions | None:
+    """Return what the kernel computes; None where there is none."""
+    own = kernel()
+    return None if own is None else _functions(own)
 
 
-def rounding() -> bool:
-    """Return whether products of matrices round what they are given to bf16."""
-    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+@cache
+def _functions(own: Kernel) -> KernelFunctions:
+    def both(query: Tensor, key: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+        return rotate(own, query, *more), rotate(own, key, *more)
+
+    return KernelFunctions(
+        own.name,
+        SOURCE.read_text(encoding="utf-8"),
+        frozenset({"cpu"}),
+        frozenset(_HALF),
+        without_data=True,
+        rms_norm=partial(rms_norm, own),
+        gated=partial(gated, own),
+        rotate=both,
+        label_scores=partial(label_scores, own),
+    )
 
 
 def rms_norm(own: Kernel, given: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

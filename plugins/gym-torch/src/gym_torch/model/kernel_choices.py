@@ -1,4 +1,4 @@
-"""Which kernel of our own does a piece of work, and where torch does: found by a trial, and kept by a run to its end."""
+"""Which kernel does a piece of work, and where torch does: found by a trial, and kept by a run to its end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gym_core import Run
+from gym_torch.model.kernel_functions import KernelFunctions
 from gym_torch.model.precision_probe import milliseconds, remembered
 
 WORTH = 1.1  #: a kernel must be so many times as fast as torch
 CLOSE = 1.25  #: and its error at most so many times that of torch
 ROUNDING = torch.finfo(torch.float32).eps  #: errors of this size are as good as none
+TRIALS = "kernel_trials"  #: in run.json: by piece of work, what each kernel was found to be
 
 T = TypeVar("T")
+F = TypeVar("F")
 Results = Callable[[], Sequence[Tensor]]
+Work = tuple[Results, Results, Results]
+"""What a trial compares, each a function that returns values and gradients: by the kernel, by torch, and in float64."""
 
 
 @dataclass(frozen=True)
@@ -35,30 +41,42 @@ class Trial:
     torch_error: float
 
     @property
+    def exact(self) -> bool:
+        """Return whether the kernel is as near to float64 as torch; what is not a number is not."""
+        return self.kernel_error < CLOSE * self.torch_error + ROUNDING
+
+    @property
     def pays(self) -> bool:
         """Return whether to take the kernel."""
-        return self.torch_ms > WORTH * self.kernel_ms and self.kernel_error < CLOSE * self.torch_error + ROUNDING
+        return self.torch_ms > WORTH * self.kernel_ms and self.exact
+
+    def __str__(self) -> str:
+        """Say what was found in one line."""
+        if not self.exact:
+            return f"{self.kernel}: refused, its error is {self.kernel_error:.2g}, that of torch {self.torch_error:.2g}"
+        times = f"{self.kernel_ms:.3g} ms against {self.torch_ms:.3g} ms of torch"
+        return f"{self.kernel}: {'' if self.pays else 'refused, '}{times}"
 
 
-def trial(kernel: str, source: Path, name: str, work: Callable[[], tuple[Results, Results, Results]]) -> Trial:
-    """Return the trial of what a kernel from a file computes, remembered by `name`.
-
-    `work` makes three functions that return values and gradients: by the kernel, by torch, and in float64.
-    """
+def trial(kernel: KernelFunctions, name: str, work: Callable[[], Work]) -> Trial:
+    """Return the trial of a kernel at a piece of work, remembered by its name and the kernel's version."""
 
     def measure() -> dict[str, object]:
         mine, theirs, exact = work()
         wanted = [part.double() for part in exact()]
+        kinds = [part.dtype for part in theirs()]
 
         def error(found: Sequence[Tensor]) -> float:
-            pairs = zip(found, wanted, strict=True)
-            return max(float((one.double() - true).norm() / true.norm()) for one, true in pairs)
+            shapes = [(part.shape, kind) for part, kind in zip(wanted, kinds, strict=True)]
+            if [(part.shape, part.dtype) for part in found] != shapes:
+                return float("inf")
+            off = [(one.double() - true).norm() / true.norm() for one, true in zip(found, wanted, strict=True)]
+            return float(torch.stack(off).max())  # which is not a number where one of them is not
 
         times = [milliseconds(lambda how=how: how()[0]) for how in (mine, theirs)]  # type: ignore[misc]
-        return asdict(Trial(kernel, times[0], times[1], error(mine()), error(theirs())))
+        return asdict(Trial(kernel.name, times[0], times[1], error(mine()), error(theirs())))
 
-    what = json.dumps([kernel, name, source.read_text(encoding="utf-8")])
-    return Trial(**remembered(source.stem, what, measure))
+    return Trial(**remembered("kernels", json.dumps([kernel.name, kernel.version, name]), measure))
 
 
 def with_gradients(how: Callable[..., Tensor], given: Sequence[Tensor], by_out: Tensor) -> list[Tensor]:
@@ -75,7 +93,7 @@ def apart(work: Callable[[], T]) -> T:
 
 
 def watched() -> bool:
-    """Whether someone compiles, traces or transforms what is computed: what C code does would escape them."""
+    """Whether someone compiles, traces or transforms what is computed: what a kernel does would escape them."""
     proxy = torch._C._TorchDispatchModeKey.PROXY
     return (
         torch.compiler.is_compiling()
@@ -83,37 +101,89 @@ def watched() -> bool:
         or torch._C._are_functorch_transforms_active()
         or torch._C._get_dispatch_mode(proxy) is not None
         or torch._ops._get_dispatch_mode_pre_dispatch(proxy) is not None
+        or forward_ad._current_level >= 0
     )
 
 
 class Choices:
-    """By name of a piece of work, the instructions of the kernel that does it, or "" where torch does."""
+    """By name of a piece of work, the name of the kernel that does it, or "" where torch does."""
 
-    def __init__(self, record: str) -> None:
-        """Begin without any; `record` is their name in run.json."""
-        self.always: bool | None = None  #: set to true or false, no trial is asked
+    def __init__(self, record: str, own: Callable[[], KernelFunctions | None]) -> None:
+        """Begin without any; `record` is their name in run.json, `own` the kernels of the engine, where there are some."""
+        self.always: bool | None = None  #: set to true or false, no trial is asked: the first kernel works, or torch
         self._record = record
+        self._own = own
+        self._libraries: tuple[KernelFunctions, ...] = ()
         self._known: dict[str, str] = {}
+        self._tried: dict[str, list[str]] = {}
         self._run: Run | None = None
 
     @contextmanager
-    def kept(self, run: Run) -> Iterator[None]:
-        """Write down for a run what is chosen in the block, and have one that is resumed go on as it began."""
-        before = self._run, self._known
-        self._run = run
+    def kept(self, run: Run, libraries: Sequence[KernelFunctions] = ()) -> Iterator[None]:
+        """Write down for a run what is chosen in the block, and have one that is resumed go on as it began.
+
+        In the block `libraries` are asked too.
+        """
+        before = self._run, self._libraries, self._known, self._tried
+        self._run, self._libraries = run, tuple(libraries)
         self._known = dict(run.record.read().get(self._record, {})) if run.resuming else {}
+        self._tried = {}
         try:
             yield
         finally:
-            self._run, self._known = before
+            self._run, self._libraries, self._known, self._tried = before
 
-    def takes(self, own: str, name: str, pays: Callable[[], bool]) -> bool:
-        """Return whether the kernel of the instructions `own` does the work of this name; `pays` is asked the first time."""
-        if self.always is not None:
-            return self.always
+    def any(self) -> bool:
+        """Return whether there is a kernel to ask, and no one compiles, traces or transforms what is computed."""
+        return self.always is not False and not watched() and bool(self.kernels())
+
+    def kernels(self) -> Sequence[KernelFunctions]:
+        """Return the kernels that may be asked, those of libraries first."""
+        own = self._own()
+        return self._libraries if own is None else (*self._libraries, own)
+
+    def choose(
+        self,
+        function: Callable[[KernelFunctions], F | None],
+        name: str,
+        given: Sequence[Tensor],
+        work: Callable[[F], Work],
+    ) -> F | None:
+        """Return the function of a kernel that does a piece of work on these tensors, or None where torch does; see `any`.
+
+        Args:
+            function: leads to the function of a kernel that is asked for.
+            name: says all that decides how long the work takes, but for its rows and its device.
+            given: the tensors.
+            work: makes what a trial of a function compares; asked when the name is met for the first time.
+
+        """
+        able = {each: found for each in self.kernels() if (found := function(each)) is not None and each.takes(given)}
+        if not able:
+            return None
+        if self.always:
+            return next(iter(able.values()))
+        device = given[0].device.type
+        name = name if device == "cpu" else f"{name} on {device}"
         if name not in self._known:
             with torch.random.fork_rng():
-                self._known[name] = own if apart(pays) else ""
-            if self._run:
-                self._run.record.update(**{self._record: self._known})
-        return self._known[name] == own
+                self._decide(name, {each: partial(work, found) for each, found in able.items()})
+        return next((found for each, found in able.items() if each.name == self._known[name]), None)
+
+    def _decide(self, name: str, able: dict[KernelFunctions, Callable[[], Work]]) -> None:
+        """Try kernels at a piece of work, note the fastest of those that pay, and what each was found to be."""
+        found: list[Trial] = []
+        said = self._tried[name] = []
+        for kernel, work in able.items():
+            try:
+                each = apart(partial(trial, kernel, name, work))
+            except Exception as error:  # the code of libraries, on shapes that they may not know
+                said.append(f"{kernel.name}: refused, {type(error).__name__}: {str(error).strip()[:120]}")
+                continue
+            found.append(each)
+            said.append(str(each))
+        paying = [each for each in found if each.pays]
+        self._known[name] = min(paying, key=lambda each: each.kernel_ms).kernel if paying else ""
+        if self._run:
+            trials = self._run.record.read().get(TRIALS, {}) | self._tried
+            self._run.record.update(**{self._record: self._known, TRIALS: trials})

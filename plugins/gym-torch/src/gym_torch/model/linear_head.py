@@ -11,6 +11,7 @@ with them and nothing of the vocabulary's size is computed twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,10 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_torch.model.fused_modules import CHOICES
-from gym_torch.model.fused_ops import SOURCE, Kernel, kernel_for, label_scores
-from gym_torch.model.kernel_choices import Results, trial
+from gym_torch.model.kernel_choices import Work
 
 TRIED = 32  #: rows of logits in a trial of the kernel
+LabelScores = Callable[[Tensor, Tensor, bool], Tensor]
 PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
 
 
@@ -120,7 +121,7 @@ def _scores(rows: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
     """Return the log-probabilities of labels, fp32 or fp64."""
     logits = rows @ matrix.T
     own = _kernel(logits)
-    return label_scores(own, logits, labels, residual=False) if own else _at(_log_softmax(logits), labels)
+    return own(logits, labels, False) if own else _at(_log_softmax(logits), labels)
 
 
 def _scores_and_residual(rows: Tensor, matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +129,7 @@ def _scores_and_residual(rows: Tensor, matrix: Tensor, labels: Tensor) -> tuple[
     logits = rows @ matrix.T
     own, dtype = _kernel(logits), logits.dtype
     if own:
-        return label_scores(own, logits, labels, residual=True), logits
+        return own(logits, labels, True), logits
     logs = _log_softmax(logits)
     del logits
     return _at(logs, labels), _residual(logs, labels).to(dtype)
@@ -142,20 +143,20 @@ def _log_softmax(logits: Tensor) -> Tensor:
     return logs
 
 
-def _kernel(logits: Tensor) -> Kernel | None:
-    """Return the kernel where it takes these logits and a trial says that it pays."""
-    own, (rows, size), dtype = kernel_for(logits), logits.shape, logits.dtype
-    if own is None or not rows:
+def _kernel(logits: Tensor) -> LabelScores | None:
+    """Return the function of a kernel that takes these logits, where a trial says that one pays."""
+    (rows, size), dtype = logits.shape, logits.dtype
+    if not rows or not CHOICES.any():
         return None
 
-    def work() -> tuple[Results, Results, Results]:
+    def work(own: LabelScores) -> Work:
         draws = torch.Generator().manual_seed(0)
-        given = torch.randn(TRIED, size, generator=draws).to(dtype)
-        labels = torch.randint(size, (TRIED,), generator=draws)
+        given = torch.randn(TRIED, size, generator=draws).to(logits.device, dtype)
+        labels = torch.randint(size, (TRIED,), generator=draws).to(logits.device)
 
         def mine() -> list[Tensor]:
             residual = given.clone()
-            return [label_scores(own, residual, labels, residual=True), residual]
+            return [own(residual, labels, True), residual]
 
         def theirs(how: Tensor) -> list[Tensor]:
             logs = _log_softmax(how.clone())
@@ -164,7 +165,7 @@ def _kernel(logits: Tensor) -> Kernel | None:
         return mine, partial(theirs, given), partial(theirs, given.double())
 
     name = f"labels of {size} {str(dtype).removeprefix('torch.')}"
-    return own if CHOICES.takes(own.name, name, lambda: trial(own.name, SOURCE, name, work).pays) else None
+    return CHOICES.choose(lambda each: each.label_scores, name, (logits,), work)
 
 
 def _check_once() -> None:
