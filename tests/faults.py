@@ -279,6 +279,13 @@ FAULTS = [
         "largest_batch or seventy",
     ),
     Fault(
+        "gym-accel",
+        "share * (1 + held * (1 - share) * slope)",
+        "share * (1 + held * (1 - share))",
+        "test_triton.py",
+        "definition",
+    ),
+    Fault(
         "gym-vllm",
         "int(uniform(self.request.seed, stream, 0) * (1 << 53))",
         "int(uniform(self.request.seed, 0, 0) * (1 << 53))",
