@@ -87,15 +87,15 @@ def check(path: Path, keys: dict[str, Any]) -> None:
 
 #: What a refusal is about, by a word of the key or of the reason; the first that fits counts.
 SUBJECTS = {
-    "images, video": "images and video",
+    "images": "images and video",
     "use_kt": "KTransformers",
     "fp8": "fp8",
     "parallel_size": "layers or samples cut up over processes",
     "cp_size": "layers or samples cut up over processes",
     "dist_config": "experts cut up over processes",
     "kernel": "kernels of other packages",
-    "mixture_of_depths": "Mixture of Depths",
-    "no dataset": "a dataset that is not there",
+    "mixture_of_depths": "the package of Mixture of Depths",
+    "no dataset": "a dataset that its repository does not hold",
     "Hub": "a dataset on the Hub",
 }
 

@@ -48,7 +48,7 @@ def test_llama_factorys_keys_select_the_component(keys: dict[str, Any], adapter:
         ({"use_rslora": True, "use_dora": True}, "contradicts `use_dora`"),
         ({"finetuning_type": "full", "use_dora": True}, "contradicts `finetuning_type`"),
         ({"pissa_iter": 4}, "belongs to adapter `pissa`"),
-        ({"finetuning_type": "full", "lora_rank": 4}, "belongs to adapter `lora`"),
+        ({"finetuning_type": "full", "create_new_adapter": True}, "belongs to adapter `lora`"),
         ({"use_dora": True, "adapter_name_or_path": "somewhere"}, "belongs to adapter `lora`"),
         ({"pissa_init": True, "pissa_iter": 0}, "at least 1 iteration"),
     ],

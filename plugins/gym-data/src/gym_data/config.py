@@ -140,6 +140,8 @@ class DatasetConfig(Data):
             raise ValueError("validation is a share below 1 or a whole number of examples")
         if self.validation and self.validation_sources:
             raise ValueError("validation and validation_sources exclude each other: give one")
+        if not self.streaming and "buffer_size" in self.model_fields_set:
+            raise ValueError("buffer_size counts where rows are streamed: set streaming too, or leave it out")
         if self.streaming and 0 < self.validation < 1:
             raise ValueError("a share of rows without an end is not known: let validation be a number of rows")
         if self.streaming and self.validation_apart:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -17,7 +17,7 @@ from gym_data.column_tracking import TrackedRow
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt
-from gym_data.formats.parsing import UntrainableRowError
+from gym_data.formats.parsing import UntrainableRowError, no_marked_media
 from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
@@ -130,14 +130,12 @@ class Reader:
     def of(self, rows: Sequence[Drawn], without: Container[bytes] = ()) -> Reader:
         """Return what reads these rows alone, but for those of such a key, and counts anew."""
         other = copy(self)
-        other.tallies = [Tally(opened.name) for opened in self.opened]
-        other._given, other._without = rows, without
+        other.tallies, other._given, other._without = [Tally(each.name) for each in self.opened], rows, without
         return other
 
     def drawn(self) -> Iterator[Drawn]:
         """Yield the rows of all sources, one after the other, as they are."""
-        for source in range(len(self.opened)):
-            yield from self.drawn_of(source)
+        return chain.from_iterable(map(self.drawn_of, range(len(self.opened))))
 
     def records(self) -> Iterator[Record]:
         """Yield the rows of all sources in order. Raises DataError at a bad row, unless these are skipped."""
@@ -148,6 +146,7 @@ class Reader:
                 converts[source] = self._convert(opened)
             self.tallies[source].rows += 1
             try:
+                no_marked_media(row)
                 structured = self._watched(source, converts[source])(_filled(row, self.config.variables))
             except ValueError as error:
                 self.bad(source, number, error)

@@ -37,6 +37,9 @@ def trackers(flat: dict[str, Any], found: Findings) -> list[dict[str, Any]]:
     given = {key: flat.pop(key) for key in sorted(KEYS & flat.keys())}
     named = given.get(REPORT) or []
     names = [str(name).strip() for name in (named.split(",") if isinstance(named, str) else named)]
+    if len(names) > 1 and any(name.lower() == "none" for name in names):
+        problem = Problem("says `none`, and names a tracker", found.where((REPORT,)), REPORT, "keep to one")
+        found.problems.append(problem)
     names = [name for name in names if name.lower() not in ("none", "")]
     names += ["swanlab"] if given.get(SWANLAB) and "swanlab" not in names else []
     for name in [name for name in names if name not in USUAL]:

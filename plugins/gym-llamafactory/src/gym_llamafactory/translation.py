@@ -22,6 +22,8 @@ from gym_llamafactory.tracking import trackers
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
 ANSWERING = ("temperature", "top_p", "max_new_tokens")  #: keys of `gym predict`, where `do_predict` stands beside them
+LEFT_STANDING = dict.fromkeys(("lora_alpha", "lora_dropout", "lora_rank", "lora_target"), "adapter")
+"""Keys that files keep when they change to another component of this section, and that say nothing then."""
 CALLBACKS = ("model_in_output",)  #: what watches each run
 
 
@@ -71,6 +73,9 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     said_only = [key for key in unknown if key in STATED]  # a component's own option of that name was filled before
     _take(said_only, left, found)
     unknown = [key for key in unknown if key not in STATED and left[key] is not False]  # what is off asks for nothing
+    for key in [key for key in unknown if LEFT_STANDING.get(key) in names]:
+        unknown.remove(key)
+        note(f"{key}: says nothing beside `{LEFT_STANDING[key]}: {names[LEFT_STANDING[key]]}`")
     found.problems += [_elsewhere(key, fitting, chosen, found) or _of_another(table, key, found) for key in unknown]
     left_out = [
         row for several in rows.values() for row in several if row.default is not None and flat.get(row.key) is None
@@ -174,7 +179,7 @@ def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, said:
     more = {key: said[key] for key in row.together.split() if said.get(key) is not None}
     try:
         if row.convert:
-            value = row.convert.get(value, value) if isinstance(row.convert, Mapping) else row.convert(value, **more)
+            value = _worth(row.convert, value) if isinstance(row.convert, Mapping) else row.convert(value, **more)
     except (ValueError, TypeError) as error:
         found.problems.append(Problem(str(error), found.where((row.key,)), row.key))
         return
@@ -182,6 +187,14 @@ def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, said:
         put(sections, (row.section, row.name), value, row.key, found)
     elif value is not None:
         mapping_of(sections, row.section)[row.name] = value
+
+
+def _worth(table: Mapping[Any, Any], value: Any) -> Any:
+    """Return what a table says of a value. Raises ValueError for one that it does not have."""
+    known = [each for each in table if each == value and type(each) is type(value)]
+    if not known:
+        raise ValueError(f"is {' or '.join(str(each).lower() for each in table)}, not `{value}`")
+    return table[known[0]]
 
 
 def _alone(key: str, row: Key, found: Findings) -> Problem:

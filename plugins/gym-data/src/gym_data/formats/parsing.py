@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gym_data.rows import Message
+from gym_data.rows import MARKS, Message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
+IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tiff")
+SUFFIXES = (*IMAGES, ".mp4", ".avi", ".mov", ".mkv", ".webm", ".wav", ".mp3", ".flac", ".ogg", ".m4a")
 
 
 class UntrainableRowError(ValueError):
@@ -58,6 +60,15 @@ def no_media(row: Mapping[str, Any], further: tuple[str, ...] = ()) -> None:
     """Raise ValueError for a row that needs images, audio or video, in columns of the usual names or in `further` ones."""
     for name in (*MEDIA, *further):
         if row.get(name):
+            raise ValueError(f"it has {name}, and only text is read")
+
+
+def no_marked_media(row: Mapping[str, Any]) -> None:
+    """Raise ValueError for a row whose text has a place for an image, video or audio, and a column the file for it."""
+    for name, value in row.items():
+        files = value if isinstance(value, list) else [value]
+        named = files and all(isinstance(each, str) and each.lower().endswith(SUFFIXES) for each in files)
+        if named and any(mark in str(row) for mark in MARKS):
             raise ValueError(f"it has {name}, and only text is read")
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from gym_core import DataError
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
@@ -70,7 +70,7 @@ class Info(BaseModel):
     subset: str | None = None
     split: str = "train"
     folder: str | None = None
-    num_samples: int | None = None
+    num_samples: PositiveInt | None = None
     columns: Columns | None = None
     tags: dict[str, str] = {}
 
@@ -144,6 +144,9 @@ def _registered(name: str, raw: Any, directory: Path) -> tuple[File | Hub, Forma
         hub = Hub(path=info.hf_hub_url, subset=info.subset, split=info.split, folder=info.folder)
         return hub, format, info.num_samples
     if info.file_name and not (info.script_url or info.cloud_file_name):
+        if info.split != "train":
+            fix = "leave it out, or write those rows into a file of their own"
+            raise DataError(f"a file has no split `{info.split}`", where=where, key="split", fix=fix)
         return File(path=str(directory / info.file_name)), format, info.num_samples
     raise DataError(
         "neither `hf_hub_url` nor `file_name` says where the rows are",

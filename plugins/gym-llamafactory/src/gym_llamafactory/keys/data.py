@@ -46,6 +46,11 @@ def packed(value: Any, stage: Any = None) -> str | None:
     return None
 
 
+def window(rows: Any, streaming: Any = None) -> Any:
+    """Return the rows of a window; without `streaming` they say nothing, as there."""
+    return rows if streaming else None
+
+
 class DataKeys(Keys):
     """Keys of the data."""
 
@@ -66,7 +71,7 @@ class DataKeys(Keys):
         Key("cutoff_len", "data.cutoff", _OF),
         Key("max_samples", "data.max_samples", _OF),
         Key("streaming", "data.streaming", _OF),
-        Key("buffer_size", "data.buffer_size", _OF),
+        Key("buffer_size", "data.buffer_size", _OF, window, together="streaming"),
         Key("val_size", "data.validation", _OF),
         Key("eval_on_each_dataset", "data.validation_apart", _OF),
         Key("mix_strategy", "data.mix", _OF),

@@ -42,7 +42,9 @@ def checkpoints(strategy: Any, save_steps: Any = None, num_train_epochs: Any = N
         return epochly(num_train_epochs, max_steps) or KEEP_ALL
     if strategy != "steps":
         raise ValueError(f"there is no `{strategy}`: one of no, steps, epoch; `load_best_model_at_end` keeps the best")
-    return whole(save_steps or _SAVED)
+    if save_steps is not None and float(save_steps) == 0:
+        return KEEP_ALL
+    return whole(_SAVED if save_steps is None else save_steps)
 
 
 def epochly(num_train_epochs: Any, max_steps: Any) -> float | None:
@@ -69,6 +71,15 @@ def warmup(value: Any, lr_scheduler_type: Any = None, warmup_steps: Any = None) 
     """Return the warm-up; None where the scheduler has none, or where `warmup_steps` says it."""
     constant = str(lr_scheduler_type).lower() == "constant"
     return None if constant or (warmup_steps and float(warmup_steps)) else number(value)
+
+
+def warmup_ratio(value: Any, lr_scheduler_type: Any = None, warmup_steps: Any = None) -> float | None:
+    """Return the warm-up as a share of all steps; from 1 on it would be a number of steps here."""
+    if not 0 <= float(value) < 1:
+        raise ValueError(
+            f"is a share of all steps, from 0 and below 1, not {value}; `warmup_steps` is a number of them"
+        )
+    return warmup(value, lr_scheduler_type, warmup_steps)
 
 
 def warmup_steps(value: Any, lr_scheduler_type: Any = None) -> float | None:
@@ -120,6 +131,15 @@ def beside_training(command: str, done: str) -> Callable[..., None]:
     return said
 
 
+def half(value: Any, pure_bf16: Any = None) -> str | None:
+    """Return the precision; None where `pure_bf16` says it, which does not go with mixed precision."""
+    if value not in (True, False):
+        raise ValueError(f"is true or false, not `{value}`")
+    if pure_bf16 and value:
+        raise ValueError("is mixed precision, which `pure_bf16` is not: give one")
+    return None if pure_bf16 else "bf16" if value else "fp32"
+
+
 def mixed(value: Any) -> str:
     """Take Megatron's name of mixed precision."""
     if value != "bf16_mixed":
@@ -137,7 +157,7 @@ class RunKeys(Keys):
         Key("per_gpu_train_batch_size", "train.batch_size"),
         Key("gradient_accumulation_steps", "train.accumulate"),
         Key("learning_rate", "train.learning_rate", convert=float),
-        Key("warmup_ratio", "train.warmup", convert=warmup, together="lr_scheduler_type warmup_steps"),
+        Key("warmup_ratio", "train.warmup", convert=warmup_ratio, together="lr_scheduler_type warmup_steps"),
         Key("warmup_steps", "train.warmup", convert=warmup_steps, together="lr_scheduler_type"),
         Key(
             "max_grad_norm",
@@ -146,7 +166,7 @@ class RunKeys(Keys):
             default=1.0,
             together="use_galore galore_layerwise use_apollo apollo_layerwise optim",
         ),
-        Key("bf16", "train.precision", convert={True: "bf16", False: "fp32"}, default=False),
+        Key("bf16", "train.precision", convert=half, default=False, together="pure_bf16"),
         Key("fp16", "train.precision", convert=refused(_FP16)),
         Key("pure_bf16", "train.precision", convert=pure),
         Key("mixed_precision", "train.precision", convert=mixed),
