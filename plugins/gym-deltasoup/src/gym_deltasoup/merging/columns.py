@@ -41,8 +41,7 @@ def trimmed(ordered: Tensor, cut: int) -> Tensor:
     """Return the mean of each sorted column without the `cut` first and last numbers."""
     kept = ordered[cut : len(ordered) - cut]
     if len(kept) <= 128:
-        mean = kept.T.numpy().mean(1, dtype=np.float64).astype(kept.T.numpy().dtype)  # in a tenth of the time of torch
+        mean = kept.T.mean(1, dtype=torch.float64).to(kept.dtype)
     else:
-        mean = (torch.full((len(kept),), 1 / len(kept), dtype=kept.dtype) @ kept).numpy()
-    low, high = kept[0].numpy(), kept[-1].numpy()
-    return torch.from_numpy(mean.clip(low, high))  # a mean may be rounded beyond what it is the mean of
+        mean = torch.full((len(kept),), 1 / len(kept), dtype=kept.dtype) @ kept
+    return mean.clamp(kept[0], kept[-1])  # a mean may be rounded beyond what it is the mean of

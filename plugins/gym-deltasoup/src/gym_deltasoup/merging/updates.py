@@ -13,6 +13,7 @@ from torch import Tensor
 from gym_deltasoup.merging.distances import EXACT, Distances, Sums
 
 CHUNK = 2**22  #: numbers of all inputs together that are in memory at a time
+BLOCK = 2**13  #: coordinates that are turned into fp64 at a time, so that they stay in the cache
 LEAST = 256  #: coordinates of a chunk, however many inputs there are
 
 
@@ -214,7 +215,10 @@ class Changed(Updates):
 def combined(matrix: Tensor, values: Tensor) -> Tensor:
     """Return `matrix @ values`, or `weights @ values`, as numbers of `values`; of few inputs, summed in fp64."""
     if len(values) <= EXACT:
-        return (matrix.double() @ values.double()).to(values.dtype)
+        weights, found = matrix.double(), values.new_empty(*matrix.shape[:-1], values.shape[1])
+        for begin in range(0, values.shape[1], BLOCK):
+            found[..., begin : begin + BLOCK] = weights @ values[:, begin : begin + BLOCK].double()
+        return found
     weights = matrix.to(values.dtype)
     if weights.ndim == 1:
         return weights @ values
