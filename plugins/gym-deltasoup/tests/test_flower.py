@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import load_file
 from soup_models import adapter, tuned
 
-from gym_core import GymError
+from gym_core import BusyError, GymError
 from gym_deltasoup import DifferentialPrivacy, Input, Median, UniformSoup, merge_artifacts
 from gym_deltasoup.config.flower import FederatedRounds
 
@@ -29,6 +29,7 @@ if find_spec("flwr"):
     from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
     from flwr.app.metadata import Metadata
 
+    from gym_deltasoup.flower.client import trained
     from gym_deltasoup.flower.records import arrays_of, write
     from gym_deltasoup.flower.strategy import MergerStrategy
 
@@ -97,6 +98,36 @@ def test_adapters_are_merged_as_products_and_sent_with_the_scaling_that_nodes_kn
 
     assert torch.allclose(product(arrays), product(trained), atol=1e-7)
     assert set(arrays) == set(trained)
+
+
+def test_a_node_goes_on_with_the_adapter_that_it_receives(bench, tmp_path):
+    base = bench.model()
+    start, sent = adapter(base, tmp_path / "start", 0), arrays_of(adapter(base, tmp_path / "sent", 1))
+    recipe = bench.recipe("sft", max_steps=1, learning_rate=1e-4)
+    recipe |= {
+        "model": str(base),
+        "adapter": {"name": "lora", "rank": 2, "alpha": 1},
+        "output": str(tmp_path / "unused"),
+    }
+    (tmp_path / "node.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(GymError, match="has an unknown"):  # layers that are not in the start
+        trained(sent, 1, start, tmp_path / "node.yaml")
+    recipe["adapter"]["target_modules"] = ["layers.0.self_attn.q_proj"]
+    (tmp_path / "node.yaml").write_text(yaml.safe_dump(recipe))
+    back = as_tensors(trained(sent, 1, start, tmp_path / "node.yaml"))
+    moved = {name: float((back[name] - tensor).abs().max()) for name, tensor in as_tensors(sent).items()}
+    assert set(back) == set(moved) and all(0 < most < 1e-3 for most in moved.values()), moved
+
+
+def test_a_folder_of_other_rounds_and_a_second_reply_of_a_node_change_nothing(bench, tmp_path):
+    base = bench.model()
+    found = strategy(base, tmp_path, Median(), hostile=1)
+    models = [arrays_of(tuned(base, tmp_path / str(seed), seed)) for seed in range(5)]
+    sent = [reply(node, arrays) for node, arrays in zip((1, 2, 3, 4, 4), models, strict=True)]
+    found.aggregate_train(1, sent)
+    assert last(tmp_path)["refused"] == {"node-4": "it replied more than once"}
+    with pytest.raises(BusyError, match="there already"):
+        strategy(base, tmp_path, Median())
 
 
 def test_replies_of_another_form_are_left_out_by_robust_mergers_and_named(bench, tmp_path):

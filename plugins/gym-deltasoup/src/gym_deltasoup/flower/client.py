@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from gym_core.recipe import load_recipe
@@ -23,13 +23,22 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the weights of a message by the recipe of this node, with a seed of the round, and reply with what they became."""
+    """Reply to weights with what training made of them."""
     start, recipe = (Path(str(context.node_config[name])).expanduser() for name in ("start", "recipe"))
     received, config = message.content.array_records[ARRAYS], message.content.config_records["config"]
+    arrays = trained(received, int(str(config["server-round"])), start, recipe)
+    return Message(content=RecordDict({ARRAYS: arrays, "metrics": MetricRecord({})}), reply_to=message)
+
+
+def trained(received: ArrayRecord, number: int, start: Path, recipe: Path) -> ArrayRecord:
+    """Train weights of the form of a folder by a recipe, with a seed of the round, and return what they became.
+
+    Raises GymError where they are of another form, or become of one, and what the run of the recipe raises.
+    """
     with TemporaryDirectory(prefix="gym-round-") as folder:
         begun = write(received, start, Path(folder) / "begun")
-        seed = load_recipe(recipe).train.seed + int(config["server-round"])  # type: ignore[arg-type]
+        seed = load_recipe(recipe).train.seed + number
         changes = (f"{BEGINS[kind_of(start)]}={begun}", f"train.seed={seed}", f"output={folder}/run")
-        made = execute(load_recipe(recipe, changes)).artifact
-        arrays = arrays_of(made.path)
-    return Message(content=RecordDict({ARRAYS: arrays, "metrics": MetricRecord({})}), reply_to=message)
+        found = arrays_of(execute(load_recipe(recipe, changes)).artifact.path)
+        write(found, start, Path(folder) / "checked")  # the server would refuse it
+        return found

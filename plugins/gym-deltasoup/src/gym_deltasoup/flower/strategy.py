@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from gym_core import Artifact, GymError
 from gym_core.component import load_object
-from gym_deltasoup.artifacts import merge_artifacts
+from gym_deltasoup.artifacts import check_free, merge_artifacts
 from gym_deltasoup.config.flower import FederatedRounds
 from gym_deltasoup.flower.records import arrays_of, kind_of, merged_arrays, write
 from gym_deltasoup.kinds import name_of, require
@@ -33,12 +33,17 @@ class MergerStrategy(FedAvg):
     """
 
     def __init__(self, config: FederatedRounds) -> None:
-        """Look at where all begin. Raises GymError where that is neither a model nor a plain LoRA, or the merger hides inputs."""
+        """Look at where all begin.
+
+        Raises GymError where that is neither a model nor a plain LoRA, or the merger hides inputs, and BusyError where the output
+        is there already.
+        """
         if config.merger.hides_inputs():
             why = f"{name_of(config.merger)} promises something of one merge, and nobody keeps an account of several rounds here"
             raise GymError(
                 why, key="merger", fix="use `gym soup serve`, which does, or noise on the nodes: see docs/privacy.md"
             )
+        check_free(Path(config.output).expanduser())
         super().__init__(config.fraction, 0.0, config.min_nodes, 0, config.min_nodes, arrayrecord_key=ARRAYS)
         self.config = config
         self.start_folder, self.output = Path(config.start).expanduser(), Path(config.output).expanduser()
@@ -66,11 +71,14 @@ class MergerStrategy(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merge what came. Raises GymError where the merger refuses it; returns None where too little of it is sound."""
         self.output.mkdir(parents=True, exist_ok=True)
-        came = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        told: dict[str, object] = {"round": server_round, "replies": len(came)}
+        came, refused = dict[str, Message](), dict[str, str]()
+        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+            name = f"node-{reply.metadata.src_node_id}"
+            if came.setdefault(name, reply) is not reply:
+                refused[name] = "it replied more than once"  # and counts with the first
+        told: dict[str, object] = {"round": server_round, "replies": len(came), "refused": refused}
         with TemporaryDirectory(dir=self.output, prefix=".round-") as folder:
-            inputs, refused = self._inputs(came, Path(folder))
-            told["refused"] = refused
+            inputs = self._inputs(came, refused, Path(folder))
             if len(inputs) < self.config.min_nodes:
                 _log.warning(
                     "round %d changes nothing: %d of %d replies are sound", server_round, len(inputs), len(came)
@@ -79,11 +87,10 @@ class MergerStrategy(FedAvg):
             told |= self._merged(server_round, inputs, len(came))
         return self.arrays, self._told(told)
 
-    def _inputs(self, replies: Iterable[Message], folder: Path) -> tuple[list[Input], dict[str, str]]:
-        """Write what each node sent, and say why not, where it is not of the form of what it was sent."""
-        inputs, refused, merger = [], {}, self.config.merger
-        for reply in replies:
-            name = f"node-{reply.metadata.src_node_id}"
+    def _inputs(self, replies: Mapping[str, Message], refused: dict[str, str], folder: Path) -> list[Input]:
+        """Write what each node sent, and say in `refused` why not, where it is not of the form of what it was sent."""
+        inputs, merger = [], self.config.merger
+        for name, reply in replies.items():
             try:
                 inputs.append(Input(write(_arrays(reply), self.start_folder, folder / name), name))
                 continue
@@ -93,7 +100,7 @@ class MergerStrategy(FedAvg):
             if merger.tolerates(1000) == 0:
                 fix = "leave the node out, or use byzantine_robust"
                 raise GymError(f"{name}: {refused[name]}, and {name_of(merger)} is no robust merger", fix=fix)
-        return inputs, refused
+        return inputs
 
     def _merged(self, server_round: int, inputs: list[Input], replies: int) -> dict[str, object]:
         config, models = self.config, self.kind == "model"
