@@ -17,6 +17,7 @@ from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Source, Template
 from gym_data.location import locate
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
+ROWS = 16384  #: of a window by default, as LLaMA-Factory has it
 Option = str | bool | int | float
 
 
@@ -79,7 +80,7 @@ class DatasetConfig(Data):
     streaming: bool = False
     """Whether rows are read while training goes on, `buffer_size` at a time, each window in an order of its own, and from the
     beginning again where they end; `train.max_steps` says when it ends. Nothing is cached."""
-    buffer_size: PositiveInt = 16384
+    buffer_size: PositiveInt = ROWS
     """Rows of a window, where rows are streamed: what is in memory at a time, and what is shuffled."""
     processes: PositiveInt | None = None
     """Processes that render chat templates, by default four; never more than there are processors. The result is the same."""
@@ -140,7 +141,7 @@ class DatasetConfig(Data):
             raise ValueError("validation is a share below 1 or a whole number of examples")
         if self.validation and self.validation_sources:
             raise ValueError("validation and validation_sources exclude each other: give one")
-        if not self.streaming and "buffer_size" in self.model_fields_set:
+        if not self.streaming and self.buffer_size != ROWS:
             raise ValueError("buffer_size counts where rows are streamed: set streaming too, or leave it out")
         if self.streaming and 0 < self.validation < 1:
             raise ValueError("a share of rows without an end is not known: let validation be a number of rows")
