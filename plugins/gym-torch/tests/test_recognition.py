@@ -98,8 +98,16 @@ class Network(nn.Module):
         return self.down(self.drop(self.act(self.gate(x)) * self.up(x)))
 
 
+class Exact(Network):
+    """Has its products in fp32 whatever the caller rounds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
 @pytest.mark.parametrize(
-    "make", [Counting, Noting, Whole, lambda: Dropping().eval(), lambda: Network(Observing())],
+    "make", [Counting, Noting, Whole, lambda: Dropping().eval(), lambda: Network(Observing()), Exact],
 )  # fmt: skip
 def test_what_does_more_than_a_formula_is_left_alone_as_it_was(make):
     module = make()

@@ -129,8 +129,9 @@ def network_of(module: nn.Module) -> Network | None:
         widths = [*((name, 16 if network.split else 8) for name in first), (last, 8)]
         drawn = {name: torch.randn(width, 8, generator=draws) / 3 for name, width in widths}
         how, exact = partial(_stood_in, module, list(drawn)), partial(_exact_network, network)
-        if all(_same(partial(how, training), exact, [given, *drawn.values()]) for training in (True, False)):
-            return network
+        tensors = [given, *drawn.values()]
+        if all(_same(partial(how, training), exact, tensors) for training in (True, False)):
+            return network if _rounds(partial(how, True), exact, tensors) else None
     return None
 
 
@@ -198,6 +199,13 @@ def _same(how: Callable[..., Tensor], exact: Callable[..., Tensor], given: Seque
         by_out = torch.randn(exact(*wide).shape, generator=torch.Generator().manual_seed(1))
         found, wanted = with_gradients(how, given, by_out), with_gradients(exact, wide, by_out)
         return all(one.shape == true.shape and _near(one, true) for one, true in zip(found, wanted, strict=True))
+    return False
+
+
+def _rounds(how: Callable[..., Tensor], exact: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
+    """Whether it is rounded under autocast: some have it turned off for their layers."""
+    with suppress(Exception), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        return not _near(how(*given), exact(*(part.double() for part in given)))
     return False
 
 
