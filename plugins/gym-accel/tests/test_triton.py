@@ -1,4 +1,4 @@
-"""Kernels in Triton, in its interpreter and, where there is a GPU, compiled: `triton_definitions.py` in a process of its own."""
+"""Kernels in Triton, ours and Liger's, interpreted, and compiled on a GPU: `triton_definitions.py` in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import gym_accel
-from gym_accel import OnTriton, Triton
+from gym_accel import Liger, OnTriton, Triton
 from gym_core import GymError, load_recipe
 
-RECIPE = {"model": {"path": "tiny", "kernels": ["triton"]}, "data": "rows.jsonl", "algorithm": "sft"}
+RECIPE = {"data": "rows.jsonl", "algorithm": "sft"}
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="there is no Triton for this system")
@@ -26,9 +26,9 @@ def test_every_kernel_is_that_of_its_definition(environment):
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-def test_a_recipe_names_a_library():
-    (found,) = load_recipe(RECIPE).model.kernels
-    assert isinstance(found, Triton)
+def test_a_recipe_names_libraries_in_its_order():
+    recipe = RECIPE | {"model": {"path": "tiny", "kernels": ["liger", "triton"]}}
+    assert [type(each) for each in load_recipe(recipe).model.kernels] == [Liger, Triton]
 
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):

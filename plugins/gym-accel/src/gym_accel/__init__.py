@@ -10,7 +10,7 @@ from gym_core import GymError
 from gym_torch import KernelLibrary
 
 __version__ = "0.1.0"
-__all__ = ["OnTriton", "Triton"]
+__all__ = ["Liger", "OnTriton", "Triton"]
 
 
 class OnTriton(KernelLibrary):
@@ -34,6 +34,15 @@ class OnTriton(KernelLibrary):
         if find_spec(self.package) is None:
             why = f"the kernels of {type(self).__name__} need the package {self.package}, which is not installed"
             raise GymError(why, key="model.kernels", fix=f"pip install '{self.install}', or leave it out")
+
+
+class Liger(OnTriton):
+    """RMSNorm and gated activations of Liger Kernel (arXiv:2410.10989)."""
+
+    target: ClassVar[str] = "gym_accel.liger_functions:functions"
+    outside: ClassVar[str] = "a GPU"
+    package: ClassVar[str] = "liger_kernel"
+    install: ClassVar[str] = "gym-accel[liger]"
 
 
 class Triton(OnTriton):
