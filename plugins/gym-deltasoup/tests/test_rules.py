@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import merge_oracles as oracles
 import numpy as np
 import pytest
@@ -117,6 +119,21 @@ def test_the_geometric_median_of_few_points():
     for x in draws(50, inputs=9, size=1):  # of one coordinate it is the median
         found = merge_vectors(soup.GeometricMedian(), torch.from_numpy(x), 0).vector.numpy()
         assert abs(found - np.median(x)) < 1e-4 * (x.max() - x.min())
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_score_that_is_no_number_keeps_nothing_wherever_it_stands(broken):
+    values = torch.eye(3)
+    told = dict(zip({0, 1, 2} - {broken}, (0.9, 0.95), strict=True))
+
+    def score(vector):
+        return told.get(int(vector.argmax()), math.nan) if float(vector.max()) == 1 else 0.0
+
+    found = merge_vectors(soup.GreedySoup(), values, evaluate=score)
+    assert found.report["kept"] == [str(max(told, key=told.__getitem__))] and found.report["score"] == 0.95
+    assert found.report["scores"][str(broken)] is None
+    with pytest.raises(GymError, match="no input has a score that is a number"):
+        merge_vectors(soup.GreedySoup(), values, evaluate=lambda vector: math.nan)
 
 
 def test_greedy_soup_keeps_what_does_not_make_it_worse():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import torch
 from torch import Tensor
 
+from gym_core import GymError
 from gym_deltasoup.config.soups import GreedySoup
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Scorer, Updates
@@ -18,14 +21,18 @@ class GreedySoupRule(MergeRule):
         self.config = config
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
-        """Score each input, then the soups. A score that is not a number keeps nothing."""
+        """Score each input, then the soups. A score that is not a number keeps nothing; GymError where all are none."""
         score = updates.score
         assert score is not None, "a merger that needs an evaluation is given one"
         count = len(updates.ids)
         alone = [score(mean_of([number], count)) for number in range(count)]
-        ranked = sorted(range(count), key=lambda number: (-alone[number], updates.ids[number]))
+        sound = [number for number in range(count) if not isnan(alone[number])]
+        if not sound:
+            raise GymError("no input has a score that is a number", key="evaluate", fix="see what it returns for one")
+        ranked = sorted(sound, key=lambda number: (-alone[number], updates.ids[number]))
         kept, best = greedy(ranked, alone[ranked[0]], score, count)
-        told = {"scores": dict(zip(updates.ids, alone, strict=True)), "score": best}
+        known = [None if isnan(each) else each for each in alone]  # JSON has no NaN
+        told = {"scores": dict(zip(updates.ids, known, strict=True)), "score": best}
         return weighted(mean_of(kept, count), {**told, "kept": [updates.ids[number] for number in kept]})
 
 
