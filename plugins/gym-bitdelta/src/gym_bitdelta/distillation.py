@@ -48,7 +48,7 @@ class Student:
         for name in self.logs:
             path, _, own = name.rpartition(".")
             module = base.get_submodule(path)
-            if isinstance(module, nn.Linear | Conv1D) and own == "weight":
+            if type(module) in (nn.Linear, Conv1D) and own == "weight":  # others may do more with their product
                 module.register_forward_hook(self._hook(name))
             else:
                 others.setdefault(path, {})[own] = name

@@ -89,6 +89,50 @@ def test_a_quantized_base_of_another_architecture(tmp_path, kind):
     assert torch.allclose(found[0], wanted, atol=1e-5 * float(wanted.abs().max()))
 
 
+class Doubled(torch.nn.Linear):
+    """A layer that calls itself linear, and does more with its product."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Scored(torch.nn.Linear):
+    """A layer that calls itself linear, and returns two things, as routers of experts do."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        return found, found.sigmoid()
+
+
+class First(torch.nn.Module):
+    """Computes with a part of what a layer returns."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[1]
+
+
+@pytest.mark.parametrize("form", [Doubled, Scored])
+@torch.no_grad()
+def test_what_is_called_linear_is_tried_before_products_are_added_to_it(tmp_path, form):
+    model = base()
+    old = model.model.layers[0].mlp.up_proj
+    layer = form(old.in_features, old.out_features, bias=False).requires_grad_(False)
+    layer.weight.copy_(old.weight)
+    model.model.layers[0].mlp.up_proj = First(layer) if form is Scored else layer
+    delta = of_model(model, 3)
+    file.write(tmp_path / "a", delta)
+    wanted = merged(copy.deepcopy(model), delta)(TOKENS).logits[0], model(TOKENS).logits[1]
+    served = TenantModel(model, lambda name: tmp_path / name, BASE)
+    with served.serving(["a", None]):
+        found = served.model(TOKENS).logits
+    for row, each in zip(found, wanted, strict=True):
+        assert torch.allclose(row, each, atol=1e-5 * float(each.abs().max()))
+
+
 def with_rows(model, rows):
     """Return a model whose vocabulary is cut, or filled up with zeros."""
     other = copy.deepcopy(model)

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_bitdelta.delta import file
-from gym_bitdelta.runtime.layers import attach
+from gym_bitdelta.runtime.attaching import attach
 from gym_bitdelta.runtime.mixture import Mixture, active, computing
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import Tenant, prepare
