@@ -133,6 +133,31 @@ def test_what_is_called_linear_is_tried_before_products_are_added_to_it(tmp_path
         assert torch.allclose(row, each, atol=1e-5 * float(each.abs().max()))
 
 
+@torch.no_grad()
+def test_rows_that_a_layer_takes_in_another_order_are_never_mixed_up(tmp_path):
+    """Experts of Llama 4 take all tokens once for each expert: halves of that are no rows."""
+    torch.manual_seed(0)
+    options = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 48,
+        "head_dim": 16,
+    }
+    options |= {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1, "num_local_experts": 4}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama4_text", **options)).eval()
+    model.requires_grad_(False)
+    names = [name for name in dict(model.named_parameters()) if "experts" in name]
+    delta = whole({name: records.raw(torch.full_like(model.get_parameter(name), 0.1)) for name in names})
+    file.write(tmp_path / "a", delta)
+    wanted = merged(copy.deepcopy(model), delta)(TOKENS).logits
+    served = TenantModel(model, lambda name: tmp_path / name, BASE)
+    with served.serving(["a", "a"]):
+        assert torch.allclose(served.model(TOKENS).logits, wanted, atol=1e-5 * float(wanted.abs().max()))
+    with served.serving(["a", None]), pytest.raises(GymError, match=r"experts .*is not known"):
+        served.model(TOKENS)
+
+
 def with_rows(model, rows):
     """Return a model whose vocabulary is cut, or filled up with zeros."""
     other = copy.deepcopy(model)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.runtime.layers import Layer, Linear, Lookup, Norm
 from gym_bitdelta.runtime.mixture import Names
 from gym_torch.model.quantized_weights import Stored
+
+PROBED = 3  #: tokens of a row that shows how inputs are laid out
 
 
 def attach(model: nn.Module) -> list[Layer]:
@@ -34,6 +38,51 @@ def attach(model: nn.Module) -> list[Layer]:
         elif own:
             found.append(_layer(module, place, own))
     return found
+
+
+@torch.no_grad()
+def find_rows(model: PreTrainedModel, layers: Sequence[Layer]) -> None:
+    """Find out of which layers the inputs are those of one row after another, by what two rows become in either order.
+
+    Not so are inputs that are laid out by experts, by positions or in an order of their own: whose they are cannot be told.
+    """
+    rows = (torch.arange(2 * PROBED, device=model.device) % model.get_input_embeddings().num_embeddings).view(2, -1)
+    seen: list[dict[str, Tensor]] = []
+    for tokens in (rows, rows.flip(0)):
+        found: dict[str, Tensor] = {}
+
+        def note(place: str, given: tuple[Any, ...], more: dict[str, Any], found: dict[str, Tensor]) -> None:
+            inputs = next((each for each in [*given, *more.values()] if isinstance(each, Tensor)), None)
+            if inputs is not None:
+                found[place] = inputs.detach().float()
+
+        hooks = [
+            layer.module.register_forward_pre_hook(
+                lambda module, given, more, place=layer.place, found=found: note(place, given, more, found),
+                with_kwargs=True,
+            )
+            for layer in layers
+        ]
+        try:
+            model(tokens, use_cache=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        seen.append(found)
+    for layer in layers:
+        layer.in_rows = _swapped(*(found.get(layer.place) for found in seen), shared=layer.shared)
+
+
+def _swapped(one: Tensor | None, other: Tensor | None, shared: bool) -> bool:
+    """Whether the second has the rows of the first in the other order; or, where that may be, one row for all."""
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    if shared and len(one) == 1:
+        return torch.equal(one, other)
+    if one.numel() % 2:
+        return False
+    bound = 1e-2 * float(one.abs().max())
+    return torch.allclose(one.reshape(2, -1).flip(0), other.reshape(2, -1), atol=bound)
 
 
 @torch.no_grad()

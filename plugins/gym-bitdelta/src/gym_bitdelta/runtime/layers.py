@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,12 @@ class Layer:
     Where the others do not apply: for each tenant on its own rows, with its own weights.
     """
 
+    shared = False  #: whether its input may be one row for all rows of a batch
+
     def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names]) -> None:
         """Take a module, its place in the model, and the names in the model of each weight of its own."""
         self.module, self.place, self.names = module, place, names
+        self.in_rows = True  #: whether its inputs are those of one row of a batch after another
         self.own: Callable[..., Any] = module.forward
         self._before = {key: value for key, value in vars(module).items() if key == "forward"}
         module.forward = self
@@ -47,7 +50,11 @@ class Layer:
         mixture = active()
         if mixture is None or not mixture.members or not mixture.concerns(self.place, self.names):
             return self.own(*given, **more)
-        return self.mixed(mixture, *given, **more)
+        if self.in_rows:
+            return self.mixed(mixture, *given, **more)
+        if mixture.alone:
+            return self._as(mixture, mixture.members[0][0], given, more)
+        return self._refuse(mixture)
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
         """Compute for a mixture of which some tenant changed a weight of this module."""
@@ -108,7 +115,7 @@ class Layer:
                     weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
             return functional_call(module, weights, tuple(given), dict(more))
 
-    def _refuse(self, mixture: Mixture) -> None:
+    def _refuse(self, mixture: Mixture) -> NoReturn:
         raise GymError(
             f"{self.place} ({type(self.module).__name__}) was changed by tenants, and how its inputs belong to "
             f"{mixture.size} rows is not known",
@@ -155,6 +162,8 @@ class Linear(Layer):
 
 class Lookup(Layer):
     """Rows of a matrix, by number. Numbers that the base does not know give what the tenant's change is there."""
+
+    shared = True  # as positions
 
     def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names], empty: nn.Module) -> None:
         """Take also a module like it that has no rows."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_bitdelta.delta import file
-from gym_bitdelta.runtime.attaching import attach
+from gym_bitdelta.runtime.attaching import attach, find_rows
 from gym_bitdelta.runtime.mixture import Mixture, active, computing
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import Tenant, prepare
@@ -84,6 +84,7 @@ class TenantModel:
         self._locate = locate
         self._fingerprint = fingerprint or base_fingerprint(Path(model.name_or_path))
         self._layers = attach(model)
+        find_rows(model, self._layers)
         self._shapes = {name: shape for layer in self._layers for name, shape in layer.shapes().items()}
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
         self._vocabulary = {name for layer in self._layers if layer.module in ends for name in layer.names["weight"]}
