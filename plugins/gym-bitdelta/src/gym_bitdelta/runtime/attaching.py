@@ -70,7 +70,8 @@ def find_rows(model: PreTrainedModel, layers: Sequence[Layer]) -> None:
                 hook.remove()
         seen.append(found)
     for layer in layers:
-        layer.in_rows = _swapped(*(found.get(layer.place) for found in seen), shared=layer.shared)
+        one, other = (found.get(layer.place) for found in seen)
+        layer.in_rows = _swapped(one, other, layer.shared)
 
 
 def _swapped(one: Tensor | None, other: Tensor | None, shared: bool) -> bool:
