@@ -162,3 +162,11 @@ def test_tensors_without_memory_are_traced_as_torch_attends(always):
         query, key, value, _ = drawn((30, 40), (2, 1), 16)
         out, _ = attention.segment_attention(torch.nn.Identity(), query, key, value, None, spans=Spans((30, 40)))
     assert out.shape == (1, 70, 2, 16)
+
+
+def test_values_of_another_size_than_keys_are_attended_to_by_torch(always):
+    query, key, value, _ = drawn((5, 9), (4, 4), 16)
+    narrow, spans = value[..., :8], Spans((5, 9))
+    found, _ = attention.segment_attention(torch.nn.Module(), query, key, narrow, None, spans=spans)
+    wanted = attention.piecewise(query, key, narrow, spans, Scores(16**-0.5)).transpose(1, 2)
+    assert torch.equal(found, wanted)

@@ -107,7 +107,8 @@ def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Score
     """Attend by a kernel for rows where there is one and it pays."""
     device = query.device.type
     attend = piecewise if device == "cpu" else _blockwise
-    if not dropout and CHOICES.any():
+    alike = value.shape == key.shape  # latent attention has values of another size (arXiv:2405.04434, section 2.1)
+    if alike and not dropout and CHOICES.any():
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
         given = query.to(dtype), key.to(dtype), value.to(dtype)
         own = chosen(given[0], given[1], spans, attend)

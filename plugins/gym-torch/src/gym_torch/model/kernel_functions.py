@@ -52,7 +52,7 @@ class KernelFunctions:
     overwritten with `p - 1` if `residual`; without a derivative. A label outside the vocabulary is an error, or scores NaN."""
     attention: Callable[[Tensor, Tensor, Tensor, Spans, Scores], Tensor | None] | None = None
     """`(query, key, value, spans, scores)`: causal attention within the segments of a row, `[1, heads, tokens, dim]` as `query`
-    is; keys and values may have fewer heads. None where it cannot, as where segments continue others."""
+    is; keys and values, of one shape, may have fewer heads. None where it cannot, as where segments continue others."""
 
     def takes(self, given: Sequence[Tensor]) -> bool:
         """Return whether these are tensors that the functions take."""
