@@ -275,6 +275,15 @@ def test_an_attention_that_is_not_installed_is_said_and_replaced(capsys: pytest.
     assert sdpa.attention == "sdpa"
 
 
+def test_kernels_of_liger_are_tried_where_a_file_asks_for_them() -> None:
+    found: Any = load_recipe(RUN | {"enable_liger_kernel": True}).model
+    assert [type(each).__name__ for each in found.kernels] == ["Liger"]
+    off: Any = load_recipe(RUN | {"enable_liger_kernel": False}).model
+    assert not off.kernels
+    with pytest.raises(RecipeError, match="enable_liger_kernel"):
+        load_recipe(RUN | {"use_liger_kernel": True})
+
+
 def test_a_run_goes_on_from_the_output_directory_of_another(bench: Bench) -> None:
     keys = RUN | {
         "model_name_or_path": str(bench.model()), "dataset": str(bench.data("conversation")), "max_steps": 1,

@@ -33,6 +33,7 @@ class ModelKeys(Keys):
         Key("model_revision", "model.revision", _OF),
         Key("train_from_scratch", "model.init", _OF, {True: "random", False: "pretrained"}),
         Key("flash_attn", "model.attention", _OF, attention),
+        Key("enable_liger_kernel", "model.kernels", _OF, {True: ["liger"], False: None}),
         Key("rope_scaling", "model.rope_scaling", _OF),
         Key("moe_aux_loss_coef", "model.router_aux_loss_coef", _OF),
         Key("resize_vocab", "model.resize_vocab", _OF),

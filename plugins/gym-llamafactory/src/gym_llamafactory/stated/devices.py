@@ -10,8 +10,7 @@ _CUT = "would cut layers up over processes, which is not done here"
 _FSDP = "set it to 1, and `distributed: fsdp`, which cuts weights up"
 DEVICES: dict[str, Stated] = {
     "use_unsloth": Stated(OFF, _PACKAGE, "leave it out"),
-    "enable_liger_kernel": Stated(OFF, _PACKAGE, "leave it out"),
-    "use_liger_kernel": Stated(OFF, _PACKAGE, "leave it out"),
+    "use_liger_kernel": Stated(OFF, _PACKAGE, "set `enable_liger_kernel: true`, and install gym-accel"),
     "use_kt": Stated(
         OFF, "needs KTransformers, which is not used here", "leave it out: the experts then lie where the model does"
     ),
