@@ -41,6 +41,8 @@ class DFT(SFT):
     """
 
     objective: ClassVar[str] = "gym_sft.weighted:Dynamic"
+    measure: ClassVar[str] = "probability"  # the loss, p log p without its gradient, rises before it falls
+    better: ClassVar[str] = "higher"
     oracle: ClassVar[str] = "gym_sft.naive_losses:dynamic"
 
 
@@ -73,6 +75,8 @@ class ASFT(SFT):
 
     contribution: ClassVar[str] = "gym_sft.weighted:anchored"
     objective: ClassVar[str] = "gym_sft.weighted:Anchored"
+    measure: ClassVar[str] = "probability"  # the loss, p log p without its gradient, rises before it falls
+    better: ClassVar[str] = "higher"
     oracle: ClassVar[str] = "gym_sft.naive_losses:anchored"
     disable_dropout: ClassVar[bool] = True
 
