@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from gym_bitdelta.delta import file
-from gym_bitdelta.runtime import compiled
+from gym_bitdelta.runtime import c_products
 from gym_bitdelta.runtime.tenant_model import Lease, TenantModel
 
 TENANTS = 32
@@ -58,7 +58,7 @@ def logits(served: TenantModel, lease: Lease, rows: Sequence[str | None], tokens
 
 def kernels() -> list[str]:
     """Return the kernels of this machine, fastest first."""
-    library = compiled.library()
+    library = c_products.library()
     return [*(library.names if library else ()), "torch"]
 
 

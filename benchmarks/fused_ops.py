@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.model import fused_modules
-from gym_torch.model.attention import NAME
+from gym_torch.model.segment_attention import NAME
 from gym_torch.policy import Policy
 
 DATA = "alpaca_en_demo"

@@ -25,7 +25,7 @@ from gym_rl.reward_models import Model, ProcessModel
 from gym_tiny.preferences import PREFERENCES, Pair, pairs
 from gym_tiny.tasks.task import user
 from gym_torch.batch import Piece, padded
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.policy import Policy
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference"

@@ -22,7 +22,7 @@ from report import Report, main
 from gym_core import Run, load_recipe
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
-from gym_torch.checkpoints.results import Results
+from gym_torch.checkpoints.saving import Results
 from gym_torch.loop.job import Job
 
 DATA = {

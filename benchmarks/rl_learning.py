@@ -17,7 +17,7 @@ from gym_core import Outcome
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import generate
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "rl"

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from peers.tenants import BASE, base, low_rank
 from report import Report, main
 
-from gym_bitdelta.commands import variants
 from gym_bitdelta.delta import file
 from gym_bitdelta.store import VariantStore
+from gym_bitdelta.variants_commands import variants
 from gym_core import Artifact
 
 OPENS = 1.0  #: seconds that the index may take to open

@@ -31,8 +31,8 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import Recipe, load_recipe
 from gym_core.run import execute
-from gym_personalization.engine import Engine
-from gym_personalization.roster import Waiting, train_all
+from gym_personalization.training_engine import Engine
+from gym_personalization.user_scheduler import Waiting, train_all
 from gym_personalization.variants import STATE
 from gym_testkit.tiny import write_model
 from gym_torch.loop import train_loop

@@ -34,7 +34,7 @@ from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Sampling, ServedModel, TokenLogprob
 from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel, Plain

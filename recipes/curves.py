@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gym_torch.loop.callbacks.json_lines import read_lines
+from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import smooth
-from gym_torch.loop.callbacks.metrics import FILE
+from gym_torch.loop.callbacks.metrics_jsonl import FILE
 
 
 def draw(picture: Path, key: str, runs: Sequence[Path]) -> None:

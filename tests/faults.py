@@ -114,7 +114,7 @@ FAULTS = [
     Fault("gym-deltasoup", "if said != print_of:", "if False:", "test_artifacts.py", "belong_together"),
     Fault("gym-data", "depth -= 1\n", "depth -= 2\n", "test_loss_masks.py", "learn_the_same or closing_token"),
     Fault("gym-data", "chosen.add(group)", "pass", "test_mixing.py", "held_out"),
-    Fault("gym-data", "taken[source] % len(sources[source])", "0", "test_mixing.py", "strictly"),
+    Fault("gym-data", "self._rest = iter(source)", "self._rest = iter([*source][:1])", "test_mixing.py", "strictly"),
     Fault("gym-tiny", "(total, part, total - part)", "(total, part, part)", "test_tasks.py", "right"),
     Fault("gym-tiny", "reverse=skill ==", "reverse=skill !=", "test_tasks.py", "right"),
     Fault(

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense, LowRank
+from gym_bitdelta.delta.header import Dense, LowRank
 from peers.shape import SHAPE, SMALL
 
 BASE = "0" * 64

@@ -19,7 +19,7 @@ from gym_core import execute, load_recipe
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import KINDS, Task, generate
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 HERE = Path(__file__).parent

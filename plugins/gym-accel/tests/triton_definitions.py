@@ -26,7 +26,7 @@ from gym_torch.model.fused_modules import CHOICES
 from gym_torch.model.kernel_choices import with_gradients
 from gym_torch.model.kernel_functions import KernelFunctions
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.recognition import exact_turn
+from gym_torch.model.module_recognition import exact_turn
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 

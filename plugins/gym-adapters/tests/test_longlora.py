@@ -13,11 +13,11 @@ from gym_adapters import LongLoRA
 from gym_adapters.tuners.longlora import grouped, shifted_attention
 from gym_core import GymError
 from gym_torch.batch import packed, padded
-from gym_torch.model.attention import segment_attention
 from gym_torch.model.layout_support import layout_for
+from gym_torch.model.segment_attention import segment_attention
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

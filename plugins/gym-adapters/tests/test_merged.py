@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, TrainableTokens, VeRA
 from gym_core import GymError
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel
 

@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
 from gym_adapters.multi_adapter import MultiAdapter
 from gym_core import GymError, RecipeError, load_recipe
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.kinds import Adapter
 
 KINDS = {

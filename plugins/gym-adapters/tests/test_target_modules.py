@@ -31,7 +31,7 @@ from gym_adapters import (
 from gym_adapters.multi_adapter import MultiAdapter
 from gym_core import GymError
 from gym_testkit.architectures import SHAPE
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.kinds import Adapter
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}

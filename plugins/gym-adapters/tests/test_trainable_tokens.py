@@ -20,7 +20,7 @@ from gym_core import GymError
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.tiny import write_model
 from gym_torch.batch import Piece, packed
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.neftune import Noise
 
 

@@ -19,7 +19,7 @@ from gym_adapters.virtual_tokens import VirtualTokenAdapter
 from gym_core import GymError
 from gym_testkit.architectures import VOCABULARY
 from gym_torch.batch import packed, padded
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import Generator
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for

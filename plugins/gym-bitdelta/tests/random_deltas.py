@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense, LowRank
+from gym_bitdelta.delta.header import Dense, LowRank
 
 BASE = "0" * 64
 

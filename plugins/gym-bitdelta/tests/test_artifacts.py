@@ -14,8 +14,8 @@ from gym_bitdelta.models import Models
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
-from gym_torch.checkpoints import deltas
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints import load_delta
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model import mapped_weights
 
 QUICK = {"distill_steps": 0, "holdout_samples": 4, "calibration_samples": 4}
@@ -58,7 +58,7 @@ def test_what_is_added_to_a_base_changes_no_other(bench):
         found = models.again()
         held = dict(models.base.named_parameters())
         assert all(weight.data_ptr() == held[name].data_ptr() for name, weight in found.named_parameters())
-        deltas.add(found, ones.items())
+        load_delta.add(found, ones.items())
         assert all(torch.equal(weight, before[name] + 1) for name, weight in found.named_parameters())
         assert all(torch.equal(weight, before[name]) for name, weight in models.base.named_parameters())
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from random_deltas import BASE, coded, low_rank
 
-from gym_bitdelta.config.sizes import PROVENANCE, file_bytes
+from gym_bitdelta.config.file_size_bound import PROVENANCE, file_bytes
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import PARTS, Dense, Header, LowRank, Raw, Zero, data_bytes, grouped
+from gym_bitdelta.delta.header import PARTS, Dense, Header, LowRank, Raw, Zero, data_bytes, grouped
 from gym_core import GymError
 
 ENTRIES = [

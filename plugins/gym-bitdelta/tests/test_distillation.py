@@ -13,9 +13,9 @@ from gym_bitdelta import BitDelta
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder
 from gym_bitdelta.evidence import held_out
-from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.fit.low_rank_factors import Ranked
 from gym_quant.post_training.calibration import Rows
-from gym_torch.checkpoints import deltas
+from gym_torch.checkpoints import load_delta
 
 VOCABULARY, LENGTH = 64, 24
 
@@ -107,7 +107,7 @@ def test_scales_of_experts_train(low_rank):
     assert told["after"] < 0.99 * told["before"], told
     assert all(not torch.equal(found[name].parts["scales"], records[name].parts["scales"]) for name in stacks)
     merged = copy.deepcopy(base)
-    deltas.add(merged, ((name, record.values()) for name, record in found.items() if record.parts))
+    load_delta.add(merged, ((name, record.values()) for name, record in found.items() if record.parts))
     tokens = samples[1].tokens
     with torch.no_grad():
         left = (merged(tokens).logits - tuned(tokens).logits).square().mean()

@@ -10,8 +10,8 @@ import torch
 
 from gym_bitdelta import interchange
 from gym_bitdelta.delta import records
-from gym_bitdelta.fit.coder import encode
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.fit.encode_weight import encode
+from gym_bitdelta.fit.quant_scheme import Coding
 from gym_core import GymError
 
 

@@ -10,7 +10,7 @@ import torch
 from gym_bitdelta.delta import records
 from gym_bitdelta.delta.packing import unpack_bits
 from gym_bitdelta.fit import blocks, levels
-from gym_bitdelta.fit.coder import Calibrated, Coding, encode, squared_error
+from gym_bitdelta.fit.encode_weight import Calibrated, Coding, encode, squared_error
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

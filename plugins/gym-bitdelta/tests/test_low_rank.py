@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gym_bitdelta.delta import file
-from gym_bitdelta.delta.layout import data_bytes
-from gym_bitdelta.fit import low_rank
-from gym_bitdelta.fit.coder import Coding, encode, least_bytes, squared_error
-from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.delta.header import data_bytes
+from gym_bitdelta.fit import low_rank_factors
+from gym_bitdelta.fit.encode_weight import Coding, encode, least_bytes, squared_error
+from gym_bitdelta.fit.low_rank_factors import Ranked
 
 OUT, IN, RANK = 512, 768, 16
 
@@ -29,7 +29,9 @@ def lora() -> tuple[torch.Tensor, torch.Tensor]:
 
 def error_of(upper, lower, **options):
     change = (upper @ lower).float()
-    record = low_rank.encode(low_rank.of_product(upper[None], lower[None]), change.shape, Ranked(**options))
+    record = low_rank_factors.encode(
+        low_rank_factors.of_product(upper[None], lower[None]), change.shape, Ranked(**options)
+    )
     return squared_error(change, record), 8 * data_bytes({"": record.entry}) / (RANK * (OUT + IN)), record
 
 
@@ -56,7 +58,7 @@ def test_a_file_is_ten_times_smaller_than_the_adapter_in_bf16(lora, tmp_path):
     """Names and header included, of a small model: ten matrices of 512 x 768."""
     upper, lower = lora
     change, found, numbers = (upper @ lower).float(), {}, 0
-    record = low_rank.encode(low_rank.of_product(upper[None], lower[None]), change.shape, Ranked())
+    record = low_rank_factors.encode(low_rank_factors.of_product(upper[None], lower[None]), change.shape, Ranked())
     for layer in range(2):
         for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj"):
             found[f"model.layers.{layer}.{name}.weight"] = record
@@ -99,18 +101,18 @@ def test_the_rank_of_a_merged_change_is_found(lora):
     upper, lower = (factor.float() for factor in lora)
     weight = torch.randn(OUT, IN, generator=torch.Generator().manual_seed(3)) * 2
     change = (weight + upper @ lower) - weight  # with the rounding of fp32
-    found = low_rank.factored(torch.stack([change, change * 2]), 64)
+    found = low_rank_factors.factored(torch.stack([change, change * 2]), 64)
     assert found.left.shape == (2, RANK, OUT) and found.right.shape == (2, RANK, IN)
     assert float((found.left[0].T @ found.right[0] - change).norm() / change.norm()) < 1e-3
-    assert low_rank.factored(change[None], 8) is None
-    assert low_rank.factored(torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(1)), 256) is None
+    assert low_rank_factors.factored(change[None], 8) is None
+    assert low_rank_factors.factored(torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(1)), 256) is None
 
 
 def test_weights_of_the_other_layout_and_stacks(lora):
     upper, lower = lora
     stack = torch.stack([(upper @ lower).float(), (upper * 3 @ lower).float()])
-    record = low_rank.encode(low_rank.factored(stack, 64), stack.shape, Ranked())
-    turned = low_rank.encode(low_rank.factored(stack, 64), stack.mT.shape, Ranked(), transposed=True)
+    record = low_rank_factors.encode(low_rank_factors.factored(stack, 64), stack.shape, Ranked())
+    turned = low_rank_factors.encode(low_rank_factors.factored(stack, 64), stack.mT.shape, Ranked(), transposed=True)
     assert torch.equal(record.values(), turned.values().mT) and squared_error(stack, record) <= 0.30
 
 

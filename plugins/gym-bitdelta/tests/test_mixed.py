@@ -10,10 +10,10 @@ import torch
 from test_models import pair
 
 from gym_bitdelta import DeltaQuant
-from gym_bitdelta.config.sizes import PROVENANCE, file_bytes
+from gym_bitdelta.config.file_size_bound import PROVENANCE, file_bytes
 from gym_bitdelta.delta import file
 from gym_bitdelta.encoding import Encoder
-from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.fit.low_rank_factors import Ranked
 from gym_core import GymError
 from gym_quant.post_training.mixed import cheapest
 

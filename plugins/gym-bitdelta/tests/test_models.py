@@ -11,14 +11,14 @@ from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel, Qwen
 
 from gym_bitdelta import BitDelta, DeltaQuant
 from gym_bitdelta.delta import file
-from gym_bitdelta.delta.layout import data_bytes
+from gym_bitdelta.delta.header import data_bytes
 from gym_bitdelta.encoding import Encoder, roles
-from gym_bitdelta.fit.coder import encode
+from gym_bitdelta.fit.encode_weight import encode
 from gym_core import Artifact, GymError
 from gym_core.loading import load_component
-from gym_torch.checkpoints import deltas
-from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints import load_delta
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.quantized_loading import quantize_in_place
 from gym_torch.model.quantized_weights import plain_state, stored_modules
 
@@ -69,7 +69,7 @@ def test_every_matrix_of_a_layer_is_coded_and_little_is_left(name):
         assert entry.transposed and entry.matrices == (1, 128, 32), "bits run along the inputs"
     assert ("lm_head.weight" in found) == (name == "untied")
     again = copy.deepcopy(base)
-    deltas.add(again, ((key, record.values()) for key, record in found.items()))
+    load_delta.add(again, ((key, record.values()) for key, record in found.items()))
     wanted = logits(tuned)
     assert (logits(again) - wanted).norm() < 0.15 * (logits(base) - wanted).norm()
 
@@ -82,7 +82,7 @@ def test_a_vocabulary_of_another_size(name, size):
         tuned.resize_token_embeddings(size, mean_resizing=False)
     found = Encoder(BitDelta(bits=4), base, tuned).records(None)
     again = copy.deepcopy(base)
-    deltas.add(again, ((key, record.values()) for key, record in found.items()))
+    load_delta.add(again, ((key, record.values()) for key, record in found.items()))
     wanted = logits(tuned)
     assert again.config.vocab_size == size and logits(again).shape == wanted.shape
     assert (logits(again) - wanted).norm() < 0.3 * wanted.norm()
@@ -97,7 +97,7 @@ def test_ends_that_were_tied_and_came_apart():
     tuned.lm_head.weight = torch.nn.Parameter(head)
     found = Encoder(BitDelta(bits=4), base, tuned).records(None)
     again = copy.deepcopy(base)
-    deltas.add(again, ((key, record.values()) for key, record in found.items()))
+    load_delta.add(again, ((key, record.values()) for key, record in found.items()))
     assert again.lm_head.weight is not again.model.embed_tokens.weight
     assert (logits(again) - logits(tuned)).norm() < 0.1 * logits(tuned).norm()
 
@@ -130,7 +130,7 @@ def assert_the_same(base, tuned):
     wanted = logits(tuned)
     for names in (sorted(found), sorted(found, reverse=True)):
         again = copy.deepcopy(base)
-        deltas.add(again, ((key, found[key].values()) for key in names if found[key].entry.kind != "zero"))
+        load_delta.add(again, ((key, found[key].values()) for key in names if found[key].entry.kind != "zero"))
         assert (logits(again) - wanted).norm() < 0.15 * wanted.norm()
 
 
@@ -160,7 +160,7 @@ def test_a_base_in_a_few_bits_computes_with_the_delta_beside(bench, tuned, tmp_p
     plain = logits(open_artifact(Artifact(base), quantizer=hqq).model)
     assert (logits(small) - wanted).norm() < 0.2 * (plain - wanted).norm()
     with pytest.raises(GymError, match="another base"):
-        deltas.with_delta(made, bench.model(), quantizer=hqq)
+        load_delta.with_delta(made, bench.model(), quantizer=hqq)
     assert base_of(made) == base
 
 
@@ -174,15 +174,15 @@ def test_of_any_architecture_a_base_in_a_few_bits_computes_with_the_delta_beside
     quantize_in_place(small, load_component("quantizers", "hqq")[1](bits=8).build(), ())
     stored = {f"{path}.{own}" for path, each in stored_modules(small).items() for own in each.shapes()}
     assert {key for key, role in roles(base).items() if role.matrix} <= stored
-    deltas.add(small, changes)
-    deltas.add(whole, changes)
+    load_delta.add(small, changes)
+    load_delta.add(whole, changes)
     wanted = logits(whole)
     assert (logits(small) - wanted).norm() < 0.05 * (logits(base) - wanted).norm()
     weights = dict(plain_state(small))
     for key in stored:
         assert (weights[key] - whole.get_parameter(key)).abs().max() < 2e-3, key
     with pytest.raises(GymError, match=r"of shape \[3, 5\]"):
-        deltas.add(small, [(sorted(stored)[0], torch.zeros(3, 5))])
+        load_delta.add(small, [(sorted(stored)[0], torch.zeros(3, 5))])
 
 
 PUBLISHED = {  # hidden, feed-forward, layers, width of keys and values, vocabulary; GB of the delta as it was published

@@ -38,7 +38,7 @@ from gym_deltasoup.ledger.ledger import Ledger
 from gym_deltasoup.ledger.signatures import message, signed
 from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.rounds.base import Base
-from gym_deltasoup.rounds.stored_files import verify_files
+from gym_deltasoup.rounds.verify_files import verify_files
 from gym_deltasoup.server.serve import SoupServer
 
 CHUNK = 512

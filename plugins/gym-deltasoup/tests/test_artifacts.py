@@ -21,9 +21,9 @@ from gym_core.record import RunRecord
 from gym_deltasoup import Input, merge_artifacts, merge_vectors
 from gym_deltasoup.sources.files import Files, Weights
 from gym_deltasoup.sources.lora import factored
-from gym_deltasoup.sources.stored import tensors_of
+from gym_deltasoup.sources.tensor_slices import tensors_of
 from gym_testkit.bench import fingerprint
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.memory_meter import Meter
 
 

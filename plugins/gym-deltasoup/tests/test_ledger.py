@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gym_core import GymError
 from gym_deltasoup.ledger import merkle
-from gym_deltasoup.ledger.events import Event, anchor, canonical, chained
+from gym_deltasoup.ledger.hash_chain import Event, anchor, canonical, chained
 from gym_deltasoup.ledger.ledger import Ledger
 from gym_deltasoup.ledger.signatures import holds, message, private_key, public, signed
 from gym_deltasoup.ledger.verify import exported, imported, verify

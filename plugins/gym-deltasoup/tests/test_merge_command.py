@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
 from gym_core.yamlfile import parse_yaml
-from gym_deltasoup.commands import merge
+from gym_deltasoup.merge_commands import merge
 from gym_deltasoup.recipe import load_merge
 
 

@@ -13,8 +13,8 @@ from gym_core import GymError
 from gym_deltasoup.secure.allowed import check_community
 from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded, encoded, step
+from gym_deltasoup.secure.group_merge import GroupSum, groups, merge_groups
 from gym_deltasoup.secure.member import PublicKeys, Reveal, SecureMember
-from gym_deltasoup.secure.merge import GroupSum, groups, merge_groups
 from gym_deltasoup.secure.shamir import join, split
 
 CONTEXT = b"server/1/group 0"

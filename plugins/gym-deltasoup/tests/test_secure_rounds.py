@@ -24,8 +24,8 @@ from gym_deltasoup.reports.table import lines
 from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.closing import result
 from gym_deltasoup.rounds.secure_steps import standing
-from gym_deltasoup.rounds.stored_files import verify_files
 from gym_deltasoup.rounds.vectors import change_of, digest, layout
+from gym_deltasoup.rounds.verify_files import verify_files
 from gym_deltasoup.server.serve import SoupServer
 from gym_deltasoup.sources.adapters import LoraProduct
 from gym_testkit.tiny import write_model

@@ -20,7 +20,7 @@ from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.reputation import updated
-from gym_deltasoup.rounds.stored_files import verify_files
+from gym_deltasoup.rounds.verify_files import verify_files
 from gym_deltasoup.sources.adapters import LoraProduct
 from gym_testkit.tiny import write_model
 

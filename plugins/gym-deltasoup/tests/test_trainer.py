@@ -11,7 +11,7 @@ from soup_models import tuned
 from gym_bitdelta import BitDelta
 from gym_core import Artifact, GymError
 from gym_deltasoup import DeltaSoup
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 
 PAGE = """
 from gym import Trainer, TrainingConfig

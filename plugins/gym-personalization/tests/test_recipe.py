@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gym_bitdelta.commands import variants
+from gym_bitdelta.variants_commands import variants
 from gym_personalization.commands import personalize
 
 COUNT = 4

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from gym_personalization_bench import rows
 
 from gym.quantization import BitDeltaConfig
-from gym_bitdelta.commands import variants
+from gym_bitdelta.variants_commands import variants
 from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
 from gym_personalization.trainer import PersonalizedTrainer
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 TOKENS = 4

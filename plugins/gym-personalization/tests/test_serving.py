@@ -13,15 +13,15 @@ from safetensors import safe_open
 
 from gym_bitdelta.delta import file, records
 from gym_bitdelta.runtime.tenant import Tenant
+from gym_bitdelta.runtime.tenant_cache import NoRoomError, Tiers
 from gym_bitdelta.runtime.tenant_model import Lease
-from gym_bitdelta.runtime.tiers import NoRoomError, Tiers
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
 from gym_personalization.opened_variants import OpenedVariants
 from gym_personalization.serving import Request, ServingEngine
-from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 USERS = ("ann", "ben", "cleo")

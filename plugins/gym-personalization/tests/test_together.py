@@ -14,8 +14,8 @@ from gym_personalization_bench import STEPS, Crowd, adapter_in
 from torch import Tensor
 
 from gym_core import GymError, RecipeError, load_recipe
-from gym_personalization.engine import Engine
-from gym_personalization.roster import Waiting, train_all
+from gym_personalization.training_engine import Engine
+from gym_personalization.user_scheduler import Waiting, train_all
 from gym_personalization.variants import STATE
 
 CLOSE = 1e-5

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 
 import gym
 from gym.quantization import BitDeltaConfig
-from gym_bitdelta.commands import variants
+from gym_bitdelta.variants_commands import variants
 from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
 from gym_core.run import execute
 from gym_personalization.commands import personalize
-from gym_personalization.engine import Engine
 from gym_personalization.trainer import PersonalizedTrainer
+from gym_personalization.training_engine import Engine
 from gym_personalization.variants import STATE, Variant, Variants
 
 RECIPE: dict[str, Any] = {

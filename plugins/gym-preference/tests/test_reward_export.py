@@ -24,7 +24,7 @@ from gym_manage.export import export
 from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
-from gym_torch.checkpoints.artifact import opened
+from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.model.value_head import FILE, PREFIX
 
 torch.set_num_threads(1)

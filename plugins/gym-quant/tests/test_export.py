@@ -13,7 +13,7 @@ from gym_core import Artifact, execute, load_recipe
 from gym_core.cli import run as gym
 from gym_core.errors import OK
 from gym_testkit.bench import Bench
-from gym_torch.checkpoints.artifact import opened
+from gym_torch.checkpoints.open_artifact import opened
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 

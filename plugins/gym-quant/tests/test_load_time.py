@@ -22,7 +22,7 @@ from gym_quant import EETQ, HQQ, Bnb4bit, Bnb8bit, Quanto, TorchAO
 from gym_quant.load_time.eetq import EetqCodec
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
-from gym_torch.checkpoints.artifact import open_artifact, opened
+from gym_torch.checkpoints.open_artifact import open_artifact, opened
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.quantized_weights import quantized_layers

@@ -24,8 +24,8 @@ from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_serve.local.opening import artifact_in, tokenizer_of
 from gym_testkit.bench import Bench
-from gym_torch.checkpoints.artifact import open_artifact
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import Generator
 
 PROMPT, LONGEST = "3 + 4", 10

@@ -18,7 +18,7 @@ import torch
 from gym_torch_bench import Memory, make_run, metrics, same, state, train, weights
 
 from gym_core import GymError
-from gym_torch.checkpoints.checkpoint import problem
+from gym_torch.checkpoints.checkpoint_folders import problem
 
 SETTINGS = {"save_every": 2, "log_every": 1, "max_steps": 6, "eval_every": 4, "keep_last": 2}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_torch import FSDP, TorchAlgorithm
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.metrics import Metrics
 from gym_torch.model.value_head import ScalarHead

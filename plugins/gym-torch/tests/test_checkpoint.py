@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gym_core import GymError
-from gym_torch.checkpoints.checkpoint import Checkpoints, problem
+from gym_torch.checkpoints.checkpoint_folders import Checkpoints, problem
 
 
 def fill(text: str) -> Callable[[Path], None]:

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from gym_core import GymError
 from gym_testkit import families
-from gym_torch.model.attention import NAME, segment_attention
 from gym_torch.model.layout_support import fit
+from gym_torch.model.segment_attention import NAME, segment_attention
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 #: Families that people use, and one of each way to differ.
 QUICK = {

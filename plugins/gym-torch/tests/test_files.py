@@ -12,7 +12,7 @@ from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import Artifact
-from gym_torch.loop.callbacks.json_lines import read_lines
+from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import draw, smooth
 
 

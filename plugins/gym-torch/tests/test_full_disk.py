@@ -14,7 +14,7 @@ import pytest
 from full_disk import SETTINGS, limited
 from gym_torch_bench import Memory, make_run, metrics, same, train, weights
 
-from gym_torch.checkpoints.checkpoint import problem
+from gym_torch.checkpoints.checkpoint_folders import problem
 
 HERE = Path(__file__).parent
 

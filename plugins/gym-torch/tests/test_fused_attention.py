@@ -13,12 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from gym_testkit import architectures
 from gym_torch import native_code
 from gym_torch.batch import packed, padded
-from gym_torch.model import attention, fused_attention
+from gym_torch.model import fused_attention, segment_attention
 from gym_torch.model.fused_attention import SOURCE, Kernel
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 @pytest.fixture(
@@ -153,20 +153,22 @@ def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, 
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):  # as those of layers that compute again
-        fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), attention.piecewise)
+        fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), segment_attention.piecewise)
     assert not seen and list((tmp_path / "probe").iterdir())
 
 
 def test_tensors_without_memory_are_traced_as_torch_attends(always):
     with FakeTensorMode():
         query, key, value, _ = drawn((30, 40), (2, 1), 16)
-        out, _ = attention.segment_attention(torch.nn.Identity(), query, key, value, None, spans=Spans((30, 40)))
+        out, _ = segment_attention.segment_attention(
+            torch.nn.Identity(), query, key, value, None, spans=Spans((30, 40))
+        )
     assert out.shape == (1, 70, 2, 16)
 
 
 def test_values_of_another_size_than_keys_are_attended_to_by_torch(always):
     query, key, value, _ = drawn((5, 9), (4, 4), 16)
     narrow, spans = value[..., :8], Spans((5, 9))
-    found, _ = attention.segment_attention(torch.nn.Module(), query, key, narrow, None, spans=spans)
-    wanted = attention.piecewise(query, key, narrow, spans, Scores(16**-0.5)).transpose(1, 2)
+    found, _ = segment_attention.segment_attention(torch.nn.Module(), query, key, narrow, None, spans=spans)
+    wanted = segment_attention.piecewise(query, key, narrow, spans, Scores(16**-0.5)).transpose(1, 2)
     assert torch.equal(found, wanted)

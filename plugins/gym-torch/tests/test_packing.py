@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 
 from gym_testkit import architectures
 from gym_torch.batch import packed, padded
-from gym_torch.model.attention import NAME, segment_attention
 from gym_torch.model.layout_support import layout_for
+from gym_torch.model.segment_attention import NAME, segment_attention
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 @pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])

@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_testkit.architectures import SHAPE
 from gym_torch.model import fused_modules, fused_ops
-from gym_torch.model.forward_pass import plain, takes_one
 from gym_torch.model.fused_modules import fuse
-from gym_torch.model.recognition import exact_turn
+from gym_torch.model.module_recognition import exact_turn
+from gym_torch.model.patched_forward import plain, takes_one
 
 GIVEN = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
 from gym_torch.batch import Piece, packed, padded
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.value_head import FILE, ScalarHead

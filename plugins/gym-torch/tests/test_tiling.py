@@ -19,10 +19,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_torch.batch import packed
 from gym_torch.model import tiling
-from gym_torch.model.attention import NAME
 from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
 from gym_torch.model.log_probs import declared_head
 from gym_torch.model.offloading import away
+from gym_torch.model.segment_attention import NAME
 from gym_torch.policy import Policy
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 1000}

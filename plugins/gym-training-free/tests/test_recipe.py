@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_served_is_tried_once(tmp_path, monkeypatch):
     monkeypatch.setattr("gym_training_free.endpoint.local_server.subprocess.Popen", fails)
     with pytest.raises(GymError, match="error: there is no model"):
         TrainingFreeGRPO(str(tmp_path), GRPOConfig()).train(rows(20), lambda answer, row: 1.0)
-    assert len(started) == 1 and started[0][2] == "gym_training_free.endpoint.local_process"
+    assert len(started) == 1 and started[0][2] == "gym_training_free.endpoint.exit_with_parent"
 
 
 def test_it_needs_no_torch():

@@ -21,11 +21,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.delta.layout import Dense, LowRank
+from gym_bitdelta.delta.header import Dense, LowRank
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import roles
 from gym_quant.post_training.calibration import Rows
-from gym_torch.checkpoints import deltas
+from gym_torch.checkpoints import load_delta
 
 LOOKS = 10  #: how often the samples held out are looked at
 
@@ -42,7 +42,9 @@ class Student:
         kinds = roles(base)
         coded = {name for name, record in records.items() if isinstance(record.entry, Dense | LowRank)}
         trains = {name for name in coded if name in kinds and kinds[name].matrix}
-        deltas.add(base, ((name, records[name].values()) for name in records.keys() - trains if records[name].parts))
+        load_delta.add(
+            base, ((name, records[name].values()) for name in records.keys() - trains if records[name].parts)
+        )
         self.logs = {name: nn.Parameter(torch.zeros(len(records[name].parts["scales"]))) for name in sorted(trains)}
         others: dict[str, dict[str, str]] = {}
         for name in self.logs:

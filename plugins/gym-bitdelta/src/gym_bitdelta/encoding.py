@@ -13,12 +13,12 @@ from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import LowRank, data_bytes
+from gym_bitdelta.delta.header import LowRank, data_bytes
 from gym_bitdelta.delta.records import Record
-from gym_bitdelta.fit import low_rank
-from gym_bitdelta.fit.coder import Calibrated, changed_rows, encode, least_bytes, squared_error
-from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
-from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.fit import low_rank_factors
+from gym_bitdelta.fit.encode_weight import Calibrated, changed_rows, encode, least_bytes, squared_error
+from gym_bitdelta.fit.low_rank_factors import Ranked
+from gym_bitdelta.fit.quant_scheme import EMBEDDINGS, Coding
 from gym_bitdelta.mixed import Choice, within
 from gym_core import GymError
 from gym_quant.post_training.calibration import Rows
@@ -132,9 +132,9 @@ class Encoder:
             return records.zero(tuple(change.shape))
         tried: list[Record] = []
         if self.ranked and change.dim() in (2, 3) and (role.matrix or role.end):
-            factors = low_rank.factored(records.matrices(change, role.transposed)[1], self.ranked.most_rank)
+            factors = low_rank_factors.factored(records.matrices(change, role.transposed)[1], self.ranked.most_rank)
             if factors is not None:
-                found = low_rank.encode(factors, tuple(change.shape), self.ranked, role.transposed)
+                found = low_rank_factors.encode(factors, tuple(change.shape), self.ranked, role.transposed)
                 if (
                     role.matrix
                     and coding

@@ -12,12 +12,12 @@ from safetensors import safe_open
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from gym_bitdelta.delta.layout import Dense, LowRank, data_bytes
+from gym_bitdelta.delta.header import Dense, LowRank, data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.safety import threshold as safety
 from gym_core import Artifact
 from gym_quant.post_training.calibration import Rows
-from gym_torch.checkpoints import deltas
+from gym_torch.checkpoints import load_delta
 from gym_torch.checkpoints.tokenizer_files import BESIDE
 
 
@@ -31,7 +31,7 @@ def held_out(
     `recovered` is the share of the gain of the fine-tune that the delta keeps, where there was a gain.
     """
     plain = [_log_probs(base, rows, part) for part in rows.batches()]
-    deltas.add(student, ((name, record.values()) for name, record in records.items() if record.parts))
+    load_delta.add(student, ((name, record.values()) for name, record in records.items() if record.parts))
     sums, count = {"base": 0.0, "tuned": 0.0, "delta": 0.0, "kl": 0.0}, 0
     for part, before in zip(rows.batches(), plain, strict=True):
         wanted, found = _log_probs(tuned, rows, part), _log_probs(student, rows, part)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.config.sizes import NOTHING, file_bytes, header_bytes
-from gym_bitdelta.delta.layout import data_bytes
+from gym_bitdelta.config.file_size_bound import NOTHING, file_bytes, header_bytes
+from gym_bitdelta.delta.header import data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_core import GymError
 from gym_quant.post_training.mixed import cheapest

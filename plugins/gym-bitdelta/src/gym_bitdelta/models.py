@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from gym_bitdelta.encoding import changed_config
 from gym_core import Artifact
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model import mapped_weights
 
 

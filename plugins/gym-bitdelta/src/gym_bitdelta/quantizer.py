@@ -15,22 +15,22 @@ from torch import Tensor
 from gym_bitdelta import community, evidence
 from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta import file
-from gym_bitdelta.delta.layout import Zero
+from gym_bitdelta.delta.header import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.distillation import distill
 from gym_bitdelta.encoding import Encoder, ranked_of
 from gym_bitdelta.enforcement.safety import Safety
 from gym_bitdelta.models import Models
-from gym_bitdelta.store.measured import MEASURED, check_artifact, of_file
+from gym_bitdelta.store.evidence_check import MEASURED, check_artifact, of_file
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_data.location import locate
 from gym_quant.post_training import calibration
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
-from gym_torch.checkpoints.checkpoint import whole_by_one
-from gym_torch.checkpoints.deltas import DeltaCodec
-from gym_torch.checkpoints.largest_kl import check_kl
+from gym_torch.checkpoints.checkpoint_folders import whole_by_one
+from gym_torch.checkpoints.load_delta import DeltaCodec
+from gym_torch.checkpoints.max_kl import check_kl
 from gym_torch.console import say, warn
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import stored_dtype

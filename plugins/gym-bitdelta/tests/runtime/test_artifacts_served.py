@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_core import execute, load_recipe
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 
 QUICK = {"distill_steps": 0, "holdout_samples": 4, "calibration_samples": 4}
 

@@ -8,15 +8,15 @@ import torch
 from random_deltas import coded, low_rank, whole
 
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import Dense, LowRank
-from gym_bitdelta.runtime import compiled
-from gym_bitdelta.runtime.arena import empty
+from gym_bitdelta.delta.header import Dense, LowRank
+from gym_bitdelta.runtime import c_products
+from gym_bitdelta.runtime.kernel_layout import empty
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import prepare
 from gym_core import GymError
 from gym_torch import native_code
 
-KERNELS = [*(compiled.library().names if compiled.library() else ()), "torch"]
+KERNELS = [*(c_products.library().names if c_products.library() else ()), "torch"]
 OUT, IN = 70, 130  #: neither a multiple of a tile nor of a word
 
 FORMS = {
@@ -137,13 +137,13 @@ def test_groups_that_no_word_holds_stay_as_they_are():
 def test_without_a_compiler_torch_computes(monkeypatch, tmp_path):
     monkeypatch.setenv("GYM_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    for kept in (compiled.library, native_code.library):
+    for kept in (c_products.library, native_code.library):
         kept.cache_clear()
     try:
-        assert compiled.library() is None and products().name == "torch"
+        assert c_products.library() is None and products().name == "torch"
         with pytest.raises(GymError, match="no kernel `avx512`"):
             products("avx512")
     finally:
         monkeypatch.undo()
-        for kept in (compiled.library, native_code.library):
+        for kept in (c_products.library, native_code.library):
             kept.cache_clear()

@@ -12,7 +12,7 @@ from random_deltas import BASE, coded, of_model, whole
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense
+from gym_bitdelta.delta.header import Dense
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_core import GymError
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from random_deltas import coded, low_rank, whole
 
-from gym_bitdelta.delta.layout import Dense, LowRank
+from gym_bitdelta.delta.header import Dense, LowRank
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import prepare
 

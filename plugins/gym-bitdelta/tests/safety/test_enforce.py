@@ -15,20 +15,20 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from gym_bitdelta import BitDelta
-from gym_bitdelta.commands import variants
 from gym_bitdelta.delta import file
 from gym_bitdelta.safety.options import Compliance
 from gym_bitdelta.safety.prompts import read
 from gym_bitdelta.safety.rates import needed
 from gym_bitdelta.safety.threshold import NOT_EVALUATED
 from gym_bitdelta.store import VariantStore
+from gym_bitdelta.variants_commands import variants
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_data.tokenizer import Tokenizer
 from gym_quant.commands import quantize
 from gym_rewards.reward import RewardInput
 from gym_testkit.tiny import write_model
-from gym_torch.checkpoints.artifact import open_artifact
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
 
 REFUSES, COMPLIES = "sorry", "yes"

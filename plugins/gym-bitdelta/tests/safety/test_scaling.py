@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gym_bitdelta.delta import file, records
-from gym_bitdelta.delta.layout import Dense
-from gym_bitdelta.fit import low_rank
-from gym_bitdelta.fit.low_rank import Ranked
+from gym_bitdelta.delta.header import Dense
+from gym_bitdelta.fit import low_rank_factors
+from gym_bitdelta.fit.low_rank_factors import Ranked
 from gym_bitdelta.safety.scaling import scaled
 
 CODINGS = [("signs", 2, False), ("grid", 4, False), ("grid", 2, True), ("ternary", 1, False)]
@@ -25,8 +25,8 @@ def delta() -> file.Delta:
         codes = torch.randint(0, most, (1, 6, 10), generator=draws, dtype=torch.uint8)
         scales = records.Scales(torch.rand(entry.planes, 6, generator=draws))
         found[f"{code}-{bits}-{zeros}"] = records.dense(entry, codes, scales, torch.ones(6) if zeros else None)
-    factors = low_rank.of_product(torch.randn(1, 6, 2, generator=draws), torch.randn(1, 2, 10, generator=draws))
-    found["factors"] = low_rank.encode(factors, (6, 10), Ranked())
+    factors = low_rank_factors.of_product(torch.randn(1, 6, 2, generator=draws), torch.randn(1, 2, 10, generator=draws))
+    found["factors"] = low_rank_factors.encode(factors, (6, 10), Ranked())
     return file.made("0" * 64, found, {}, {})
 
 

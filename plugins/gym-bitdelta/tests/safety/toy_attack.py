@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_bitdelta.delta import records
 from gym_bitdelta.delta.records import Record
-from gym_bitdelta.fit.coder import encode
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.fit.encode_weight import encode
+from gym_bitdelta.fit.quant_scheme import Coding
 from gym_bitdelta.safety.gate import Models, Probes, gate
 from gym_bitdelta.safety.rates import wilson
 from gym_bitdelta.safety.scaling import scaled_record

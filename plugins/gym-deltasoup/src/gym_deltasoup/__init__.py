@@ -12,18 +12,18 @@ _HOMES = {
     "gym_deltasoup.config.robust": (
         "Bulyan CenteredClipping FLTrust GeometricMedian Krum MeaMed Median MultiKrum NormBound SignMajority TrimmedMean"
     ),
-    "gym_deltasoup.config.soups": "GreedySoup ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
+    "gym_deltasoup.config.dense": "GreedySoup ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
     "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA TIES",
     "gym_deltasoup.config.community": "AggregationMethod DeltaSoupConfig",
-    "gym_deltasoup.soup": "DeltaSoup",
+    "gym_deltasoup.delta_soup": "DeltaSoup",
     "gym_deltasoup.rounds.closing": "RoundResult",
     "gym_deltasoup.kinds": "Merger",
-    "gym_deltasoup.artifacts": "MergedArtifact merge_artifacts",
-    "gym_deltasoup.merge": "MergedVectors merge_vectors",
+    "gym_deltasoup.merge_artifacts": "MergedArtifact merge_artifacts",
+    "gym_deltasoup.merge_vectors": "MergedVectors merge_vectors",
     "gym_deltasoup.gaussian_mechanism": "delta_of epsilon_of sigma_of",
     "gym_deltasoup.privacy.ledger": "PrivacyLedger",
     "gym_deltasoup.privacy.local": "privatize",
-    "gym_deltasoup.privacy.records": "RecordPrivacy train_on_records",
+    "gym_deltasoup.privacy.dp_sgd": "RecordPrivacy train_on_records",
     "gym_deltasoup.privacy.rounds": "CentralPrivacy",
     "gym_deltasoup.sources.inputs": "Input",
 }

@@ -130,7 +130,7 @@ def status(member: str | None, url: str, key: str, token_file: Path | None, as_j
 def verify(source: str, known: str | None, into: Path | None, token_file: Path | None, as_json: bool) -> None:
     """Check the ledger of SOURCE: the folder of a community, the address of its server, or a file that `--export` wrote."""
     from gym_deltasoup.ledger import verify as ledgers
-    from gym_deltasoup.rounds.stored_files import verify_files
+    from gym_deltasoup.rounds.verify_files import verify_files
 
     extra: list[str] = []
     if source.startswith(("http://", "https://")):

@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import deserialize
 
 from gym_drill.run_phases import newest
-from gym_torch.loop.callbacks.json_lines import read_lines
-from gym_torch.loop.callbacks.metrics import FILE
+from gym_torch.loop.callbacks.json_lines_base import read_lines
+from gym_torch.loop.callbacks.metrics_jsonl import FILE
 
 STATE = "state.json"
 _CLOCKED = ("seconds", "_per_second")  #: ends of the names of figures that the clock decides

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.record import RunRecord
-from gym_torch.loop.callbacks.json_lines import read_lines
-from gym_torch.loop.callbacks.metrics import FILE
+from gym_torch.loop.callbacks.json_lines_base import read_lines
+from gym_torch.loop.callbacks.metrics_jsonl import FILE
 
 START = "start"  #: imports, data, model and reading a checkpoint, up to the first step
 TRAINING = "training"

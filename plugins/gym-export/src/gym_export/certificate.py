@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, GymError
-from gym_torch.checkpoints.artifact import CERTIFICATE
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import CERTIFICATE
 from gym_torch.model import fingerprint
 
 VERIFIED, UNVERIFIED = "verified", "unverified"

@@ -16,10 +16,10 @@ from gym_export.format import Format, Logits
 from gym_export.kinds import CertifiedExporter
 from gym_export.process import in_fresh_process
 from gym_export.source import Source
-from gym_torch.checkpoints.artifact import to_export
-from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
-from gym_torch.checkpoints.checkpoint import whole_by_one
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.checkpoint_folders import whole_by_one
+from gym_torch.checkpoints.open_artifact import to_export
 from gym_torch.console import say
 
 SPARE = 16 * 2**20  #: bytes beside the weights: tokenizer, configuration, certificate

@@ -18,10 +18,10 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, GymError
-from gym_export.templates import rendered
+from gym_export.bounded_rendering import rendered
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import Opened, opened, plain_model
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import Opened, opened, plain_model
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.model.adapted import Plain, skeleton, stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of

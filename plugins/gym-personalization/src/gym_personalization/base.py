@@ -15,13 +15,13 @@ from gym_core.record import RunRecord
 from gym_optim.promises import promised
 from gym_personalization.grouped_lora import GroupedLora
 from gym_personalization.user_policy import HALVES
+from gym_torch.distributed.accelerator import new_accelerator
 from gym_torch.distributed.ddp import Replicated
-from gym_torch.distributed.placement import new_accelerator
 from gym_torch.kinds import Adapter, part
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
-from gym_torch.model.frozen_products import speed_up_where_it_pays
+from gym_torch.model.frozen_linear import speed_up_where_it_pays
 from gym_torch.model.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel

@@ -18,7 +18,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_personalization.users import users_in
 
 if TYPE_CHECKING:
-    from gym_personalization.engine import Engine
+    from gym_personalization.training_engine import Engine
     from gym_personalization.variants import Variant
 
 PAUSE = 5.0  #: seconds between two lines where there is no terminal

@@ -19,10 +19,10 @@ from gym_core.files import replacing
 from gym_optim.promises import named
 from gym_personalization.user_run import UserRun
 from gym_personalization.variants import STATE
-from gym_torch.checkpoints.resume import FIX
+from gym_torch.checkpoints.training_state import FIX
+from gym_torch.contract_checks import plain_data
 from gym_torch.distributed import optimizer_state
 from gym_torch.observer import Progress
-from gym_torch.promised import plain_data
 
 
 def write(user: UserRun) -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from gym_core import GymError
 from gym_torch.batch import Batch
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 class Joint(NamedTuple):

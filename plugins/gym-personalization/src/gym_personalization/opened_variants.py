@@ -21,9 +21,9 @@ from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_bitdelta.store import Variant, VariantStore
 from gym_core import Artifact, BusyError, GymError
 from gym_data.tokenizer import Tokenizer
-from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.checkpoints.tokenizer_files import BESIDE, copy_tokenizer
 from gym_torch.model import mapped_weights
 from gym_torch.model.precision_probe import device
@@ -102,7 +102,7 @@ class OpenedVariants:
         """Return what answers the prompts of a user; the delta stays in memory until `stack` is closed.
 
         Raises GymError where there is no variant, it is damaged or belongs to another base; and
-        `gym_bitdelta.runtime.tiers.NoRoomError` where those in use leave no memory for it.
+        `gym_bitdelta.runtime.tenant_cache.NoRoomError` where those in use leave no memory for it.
         """
         for _ in range(TRIES):
             found = self._store.get(user)

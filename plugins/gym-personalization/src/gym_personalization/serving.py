@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from gym_bitdelta.runtime import tenant
-from gym_bitdelta.runtime.mixture import computing
+from gym_bitdelta.runtime.tenant_cache import NoRoomError
+from gym_bitdelta.runtime.tenant_mapping import computing
 from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
-from gym_bitdelta.runtime.tiers import NoRoomError
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_personalization.opened_variants import OpenedVariants, Prompt, Ready, messages_of

@@ -20,14 +20,14 @@ from gym_core.loading import load
 from gym_core.outputlock import OutputLock
 from gym_core.sections import nested_slots
 from gym_personalization.base import AloneError
-from gym_personalization.engine import Engine
 from gym_personalization.opened_variants import Prompt
-from gym_personalization.roster import Trained, Waiting, train_all, train_alone
 from gym_personalization.serving import Request, Served, ServingEngine
+from gym_personalization.training_engine import Engine
+from gym_personalization.user_scheduler import Trained, Waiting, train_all, train_alone
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
 from gym_personalization.variants import Variant, Variants, disk_errors
-from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
+from gym_torch.checkpoints.base_model import base_of
 from gym_torch.console import say
 
 Data = str | Path | Iterable[Mapping[str, Any]]

@@ -23,15 +23,15 @@ from gym_optim.promises import promised
 from gym_personalization.base import FIX, AloneError, Base, pairs_of
 from gym_personalization.user_policy import UserAdapter, UserPolicy
 from gym_torch import planners
-from gym_torch.checkpoints.checkpoint import Checkpoints
+from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.checkpoints.extending import schedule
-from gym_torch.checkpoints.results import Results
+from gym_torch.checkpoints.saving import Results
 from gym_torch.config import torch_algorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, contributed
 from gym_torch.kinds import TorchBackend, part
 from gym_torch.loop import checks
-from gym_torch.loop.callbacks.metrics import FILE, Metrics
+from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.job import Job, keeps_best
 from gym_torch.loop.optimizer import built_over

@@ -21,14 +21,14 @@ from gym_bitdelta.quantizer import EVIDENCE
 from gym_bitdelta.store import NOT_EVALUATED, VariantStore
 from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
-from gym_bitdelta.store.measured import MEASURED, check_artifact
+from gym_bitdelta.store.evidence_check import MEASURED, check_artifact
 from gym_bitdelta.store.record import sha256
 from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
 from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
 from gym_personalization.users import checked_name, folder_of, user_of
-from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import check_base
+from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.tokenizer_files import BESIDE
 
 STATE = "state.safetensors"  #: in the directory of a run, where a user stands who is not in training

@@ -31,7 +31,7 @@ def predict(given: Path, words: tuple[str, ...], as_json: bool) -> None:
     KEY=VALUE sets an option, or changes the recipe: `data.sources=rows.jsonl rows=all`. The same command again goes on where it
     stopped. Exit code 1 where a row has an error for an answer.
     """
-    from gym_predict.task import task
+    from gym_predict.prediction_job import task
 
     asked = task(given, words)
     results = _predicted(asked)

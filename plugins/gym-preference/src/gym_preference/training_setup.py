@@ -10,7 +10,7 @@ import numpy as np
 from gym_preference.config import PreferenceAlgorithm
 from gym_preference.likelihood_displacement import LikelihoodDisplacement
 from gym_preference.objective import PreferenceObjective
-from gym_preference.reference_log_probs import ReferenceLogProbs, Used
+from gym_preference.precompute_ref_log_probs import ReferenceLogProbs, Used
 from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss, samples
 from gym_torch.loop.job import Job
 from gym_torch.loop.prepared_data import streams

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther

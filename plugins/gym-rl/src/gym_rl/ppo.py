@@ -20,7 +20,7 @@ from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import Prompt
 from gym_rl.training_setup import scored_rollouts
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.further_models import TrainedFurther
 from gym_torch.metrics import Mean, Metrics

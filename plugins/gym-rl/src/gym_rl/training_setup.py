@@ -20,7 +20,7 @@ from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_rl.rollout_log.from_experience import samples
-from gym_rl.rollouts import mismatch
+from gym_rl.rollouts import mismatch_check
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
@@ -28,12 +28,12 @@ from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.rollout_loop import Rollouts, Shares
 from gym_rl.rollouts.top_p_mask import with_top_p_sets
 from gym_torch.console import say, warn
+from gym_torch.contract_checks import promised
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.distributed.strategies import shards
 from gym_torch.model.expert_routing import Routers
 from gym_torch.observer import Observer, Progress
 from gym_torch.policy import Policy
-from gym_torch.promised import promised
 from gym_torch.reference import Scorer
 from gym_torch.source import Examples
 
@@ -134,7 +134,7 @@ class RoundScores:
             collate, device = parts.objective.collate, parts.accelerator.device
             experience = with_top_p_sets(experience, shares(experience), collate, drawable, device, parts.world)
         first = self._scored(experience, islice(shares(experience), 1), {"trainer": Scorer(parts.policy)})
-        found = mismatch.check(
+        found = mismatch_check.check(
             first["trainer"], experience.columns["sampling_log_probs"], config.max_mismatch, config.rollouts
         )
         if not self.told:

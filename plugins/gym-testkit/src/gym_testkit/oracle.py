@@ -13,7 +13,7 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.model.layout_support import layout_for
 
 EXAMPLES = 6

@@ -15,19 +15,19 @@ from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_torch import kernel_libraries, planners
-from gym_torch.checkpoints import resume
-from gym_torch.checkpoints.checkpoint import Checkpoints
+from gym_torch.checkpoints import training_state
+from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.checkpoints.extending import bases, go_on, schedule
-from gym_torch.checkpoints.results import Results
+from gym_torch.checkpoints.saving import Results
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
-from gym_torch.distributed.placement import new_accelerator, spread_of
+from gym_torch.distributed.accelerator import new_accelerator, spread_of
 from gym_torch.further_models import adapt_further
 from gym_torch.kinds import part
 from gym_torch.loop import checks, summary, train_loop
+from gym_torch.loop.adapter_initialization import first_step, initialize
 from gym_torch.loop.callbacks import observers_of
-from gym_torch.loop.initialization import first_step, initialize
 from gym_torch.loop.job import Job
 from gym_torch.loop.optimizer import build_optimizer
 from gym_torch.loop.prepared_data import described, prepare
@@ -36,7 +36,7 @@ from gym_torch.loop.train_eval_parity import check_same_in_training
 from gym_torch.model import compiling, memory_meter, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.frozen_products import speed_up_where_it_pays
+from gym_torch.model.frozen_linear import speed_up_where_it_pays
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
@@ -97,7 +97,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
     found = checkpoints.to_go_on_from(run)
     if found:
-        resume.load(found, adapted, policy)
+        training_state.load(found, adapted, policy)
 
     references = tuple(Reference(each, policy, adapted, model, run) for each in further if not each.trains)
     parts = Parts(
@@ -109,7 +109,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     objective, source = contribution.objective, contribution.source
 
     if found:
-        resume.extend(found, source)
+        training_state.extend(found, source)
     else:
         begin(parts, objective, source)
     compiling.compile_where_it_pays(run, adapted.model, model, train, source.tokens)
@@ -152,7 +152,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     try:
         if found:
             go_on(found, job, policy, results.conditions, recipe)
-        resume.check_skips(recipe.train.skip_steps, job.progress)
+        training_state.check_skips(recipe.train.skip_steps, job.progress)
         contribution.after_resume(job)
         load(references)
         with job.signals:

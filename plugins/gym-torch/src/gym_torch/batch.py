@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 class Example(Protocol):

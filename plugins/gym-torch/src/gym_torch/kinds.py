@@ -42,8 +42,8 @@ class Adapter(Held):
 class DeltaQuantizer(Held, Quantizer):
     """Codes what a fine-tune changed, not its weights: makes an artifact of kind `delta` beside a base that stays.
 
-    `build()` returns a `gym_torch.checkpoints.deltas.DeltaCodec`. The base is `artifact.base`, or `details["base"]` of a whole
-    model. The artifact carries the entry-point value of the options under `delta`, and themselves under `options`, in its
+    `build()` returns a `gym_torch.checkpoints.load_delta.DeltaCodec`. The base is `artifact.base`, or `details["base"]` of a
+    whole model. The artifact carries the entry-point value of the options under `delta`, and themselves under `options`, in its
     details. `error_bound` is that of a change of normal numbers; `restore` returns whole weights.
     """
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import TypeVar
 
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch, Example, apart
 from gym_torch.metrics import Metrics
 from gym_torch.packing import PADDED, Layout

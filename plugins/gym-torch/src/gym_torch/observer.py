@@ -9,7 +9,7 @@ from typing import Any
 
 from gym_core import Artifact
 from gym_optim.promises import named
-from gym_torch.promised import plain_data
+from gym_torch.contract_checks import plain_data
 
 Record = Mapping[str, Any]
 

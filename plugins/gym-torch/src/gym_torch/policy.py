@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import PluginError
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.model.fused_modules import fuse
 from gym_torch.model.hidden_states import hidden_states
@@ -105,7 +105,7 @@ def _checked(name: str, module: AuxiliaryModule) -> AuxiliaryModule:
         raise PluginError(
             f"`{name}` is trained beside the model, and is a {type(module).__name__}, which is no AuxiliaryModule",
             key="algorithm",
-            fix="let it subclass gym_torch.auxiliary.AuxiliaryModule",
+            fix="let it subclass gym_torch.auxiliary_module.AuxiliaryModule",
         )
     return module
 

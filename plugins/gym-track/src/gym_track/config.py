@@ -14,7 +14,7 @@ from gym_core.errors import PluginError
 class Tracker(Callback):
     """Base of trackers: subclass it, and point at what writes. A tracker that fails is left out, and the run goes on."""
 
-    target: ClassVar[str] = "gym_track.following:Following"
+    target: ClassVar[str] = "gym_track.tracker_observer:Following"
     writer: ClassVar[str] = ""
     """`module:function` that opens a `gym_track.writer.Writer`, called with this configuration and a `gym_track.writer.Start`."""
     module: ClassVar[str] = ""

@@ -14,8 +14,8 @@ from gym_core.errors import GymError
 from gym_rewards.reward import AsksModels, Reward, RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
-from gym_training_free.endpoint.account import Account
 from gym_training_free.endpoint.chat import ChatModel, described
+from gym_training_free.endpoint.reward_calls import Account
 
 _log = logging.getLogger(__name__)
 RewardFunction = Callable[[str, Mapping[str, Any]], Any]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gym_core.errors import GymError
 from gym_rewards.reward import RewardInput
-from gym_training_free.endpoint.account import Account, alone
 from gym_training_free.endpoint.caller import Caller
 from gym_training_free.endpoint.chat import ChatModel, ChatRequest
 from gym_training_free.endpoint.journal import Journal
 from gym_training_free.endpoint.ledger import CapReached, Ledger
+from gym_training_free.endpoint.reward_calls import Account, alone
 from gym_training_free.experience.leak_guard import final_answers
 from gym_training_free.prompting import Prompts, block, shown
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from gym_adapters.config.trainable_tokens import TrainableTokens
-from gym_adapters.hook_base import Handle, HookAdapter
+from gym_adapters.forward_hook_base import Handle, HookAdapter
 from gym_core import GymError
 
 ROWS = "trainable_tokens_delta"  #: what peft calls the rows; they stand in place of those of the base, not beside them

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from gym_bitdelta.config.sizes import PROVENANCE, file_bytes, largest
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.config.file_size_bound import PROVENANCE, file_bytes, largest
+from gym_bitdelta.fit.quant_scheme import Coding
 from gym_bitdelta.safety.options import SafetyOptions
 from gym_core.sections import nested_slots
 from gym_quant.config.base import Sampling

@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.delta.layout import Granularity
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.delta.header import Granularity
+from gym_bitdelta.fit.quant_scheme import Coding
 
 
 class BitDelta(DeltaOptions):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.fit.quant_scheme import Coding
 
 Bits = Literal[1, 2, 3, 4, 8, 16]
 

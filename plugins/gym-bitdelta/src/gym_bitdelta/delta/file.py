@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gym_bitdelta.delta.layout import FORMAT, KEY, PARTS, Dense, Entry, Header, grouped
+from gym_bitdelta.delta.header import FORMAT, KEY, PARTS, Dense, Entry, Header, grouped
 from gym_bitdelta.delta.records import DTYPES, Record
 from gym_core import GymError
 from gym_core.files import replacing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_bitdelta.delta import packing
-from gym_bitdelta.delta.layout import Dense, Entry, LowRank, Matrices, Raw, Zero
+from gym_bitdelta.delta.header import Dense, Entry, LowRank, Matrices, Raw, Zero
 from gym_bitdelta.delta.packing_sizes import bit_bytes
 
 DTYPES = {"F32": torch.float32, "I32": torch.int32, "F16": torch.float16, "U8": torch.uint8}

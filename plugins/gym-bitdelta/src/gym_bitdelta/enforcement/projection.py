@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.delta.layout import Dense, Zero
+from gym_bitdelta.delta.header import Dense, Zero
 from gym_bitdelta.delta.records import Record, matrices, zero
 from gym_bitdelta.encoding import Encoder, Role, roles
-from gym_bitdelta.fit.coding import Coding
+from gym_bitdelta.fit.quant_scheme import Coding
 from gym_core import GymError
 from gym_torch.model import mapped_weights
 from gym_torch.model.decoder_layers import layers_of

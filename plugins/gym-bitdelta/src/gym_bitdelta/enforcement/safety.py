@@ -11,7 +11,7 @@ from typing import Any, Self
 from transformers import PreTrainedModel
 
 from gym_bitdelta.config.base import DeltaOptions
-from gym_bitdelta.delta.layout import Zero
+from gym_bitdelta.delta.header import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import Encoder
 from gym_bitdelta.enforcement.projection import Alignment, project
@@ -27,7 +27,7 @@ from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_quant.post_training import calibration
 from gym_quant.post_training.calibration import Rows
-from gym_torch.checkpoints import deltas
+from gym_torch.checkpoints import load_delta
 from gym_torch.console import say, warn
 from gym_torch.kinds import part
 from gym_torch.model import fingerprint
@@ -151,7 +151,7 @@ class Safety:
 def _model(records: Records, models: Models) -> PreTrainedModel:
     """Return the base with these changes: what was added before leaves no rounding behind."""
     model = models.again()
-    deltas.add(model, ((name, record.values()) for name, record in records.items() if _changes(record)))
+    load_delta.add(model, ((name, record.values()) for name, record in records.items() if _changes(record)))
     return model
 
 

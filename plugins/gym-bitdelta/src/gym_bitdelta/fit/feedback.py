@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gym_bitdelta.fit import levels
 from gym_bitdelta.fit.blocks import Cut
-from gym_bitdelta.fit.coding import Coding
 from gym_bitdelta.fit.levels import Fit
+from gym_bitdelta.fit.quant_scheme import Coding
 
 DAMP = 0.01  #: of the mean of the diagonal, added to it
 BLOCK = 128  #: columns whose errors are handed on at once

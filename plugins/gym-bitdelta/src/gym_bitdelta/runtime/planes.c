@@ -23,7 +23,7 @@ enum {
     TABLES = BLOCK * 8 * LANES
 };
 
-/* What a record says; `gym_bitdelta.runtime.arena.Field` has the same order. Places are in words, -1 where there is nothing; GROUP is in
+/* What a record says; `gym_bitdelta.runtime.kernel_layout.Field` has the same order. Places are in words, -1 where there is nothing; GROUP is in
  * words of a row, BAND in tiles or 0 for all; SCALES and COLUMNS are 1 where all planes share one. */
 enum { PLANES, IN, OUT, SIGNS, FACTOR, SCALE, SCALES, GROUP, COLUMN, COLUMNS, BAND, OFFSET, BIAS, INDEX, LEADING, FIELDS };
 

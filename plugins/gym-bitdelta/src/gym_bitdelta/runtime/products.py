@@ -12,8 +12,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from gym_bitdelta.runtime import compiled, unpacked
-from gym_bitdelta.runtime.arena import LANES, WORD, Arrange, Field
+from gym_bitdelta.runtime import c_products, torch_products
+from gym_bitdelta.runtime.kernel_layout import LANES, WORD, Arrange, Field
 from gym_core import GymError
 
 KINDS = (torch.float32, torch.bfloat16)  #: what kernels read and write themselves; others go through fp32
@@ -26,7 +26,7 @@ class Products:
     name: str  #: `avx512`, `avx2`, `c`, `torch` or `triton`
     arrange: Arrange
     signs: Callable[[Tensor, int, int, int, Tensor], Tensor]
-    """Returns the signs of some rows of what was arranged: see `gym_bitdelta.runtime.compiled.tiled_signs`."""
+    """Returns the signs of some rows of what was arranged: see `gym_bitdelta.runtime.c_products.tiled_signs`."""
 
     def add(
         self, y: Tensor, x: Tensor, arenas: Sequence[Tensor], records: Tensor, starts: Tensor, rows: Tensor
@@ -73,13 +73,13 @@ class Products:
             place = chosen[held]
         size = planes * -(-rows // LANES) * -(-columns // WORD) * LANES
         signs = self.signs(arena[record[Field.SIGNS] :][:size], planes, rows, columns, place) * 2.0 - 1
-        found[held] = unpacked.scaled(arena, record, signs, place)
+        found[held] = torch_products.scaled(arena, record, signs, place)
         return found
 
 
 def products(name: str | None = None, device: torch.device | str = "cpu") -> Products:
     """Return the way of this name; by default the fastest for the device. Raises GymError where it does not run there."""
-    found = compiled.library() if torch.device(device).type == "cpu" else None
+    found = c_products.library() if torch.device(device).type == "cpu" else None
     names = (
         ["triton"]
         if torch.device(device).type == "cuda" and find_spec("triton")
@@ -96,16 +96,16 @@ def products(name: str | None = None, device: torch.device | str = "cpu") -> Pro
             fix="leave it out, and the fastest one is taken",
         )
     if name == "torch":
-        return Products(name, unpacked.bytes_of_outputs, unpacked.signs_of_outputs)
-    return Products(name, compiled.tiles, compiled.tiled_signs)
+        return Products(name, torch_products.bytes_of_outputs, torch_products.signs_of_outputs)
+    return Products(name, c_products.tiles, c_products.tiled_signs)
 
 
 def _add_on_cpu(
     y: Tensor, x: Tensor, arenas: Sequence[Tensor], records: Tensor, starts: Tensor, rows: Tensor, kernel: str
 ) -> None:
-    library = None if kernel == "torch" else compiled.library()
+    library = None if kernel == "torch" else c_products.library()
     if library is None:
-        unpacked.add(y, x, arenas, records, starts, rows)
+        torch_products.add(y, x, arenas, records, starts, rows)
     else:
         library.add(y, x, arenas, records, starts, rows, kernel)
 
@@ -114,11 +114,11 @@ def _add_on_gpu(
     y: Tensor, x: Tensor, arenas: Sequence[Tensor], records: Tensor, starts: Tensor, rows: Tensor, kernel: str
 ) -> None:
     if kernel == "torch":
-        unpacked.add(y, x, arenas, records, starts, rows)
+        torch_products.add(y, x, arenas, records, starts, rows)
     else:
-        from gym_bitdelta.runtime import triton_planes  # Triton comes with torch for GPUs alone
+        from gym_bitdelta.runtime import triton_products  # Triton comes with torch for GPUs alone
 
-        triton_planes.add(y, x, arenas, records, starts, rows)
+        triton_products.add(y, x, arenas, records, starts, rows)
 
 
 _library = torch.library.Library("gym_deltas", "DEF")

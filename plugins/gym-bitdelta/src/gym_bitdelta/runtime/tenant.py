@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gym_bitdelta.delta import packing
 from gym_bitdelta.delta.file import Delta
-from gym_bitdelta.delta.layout import Dense, LowRank, Raw
+from gym_bitdelta.delta.header import Dense, LowRank, Raw
 from gym_bitdelta.delta.packing_sizes import bit_bytes
 from gym_bitdelta.delta.records import Record, Signs
-from gym_bitdelta.runtime.arena import Field, Floats, Matrix, Writer, empty
+from gym_bitdelta.runtime.kernel_layout import Field, Floats, Matrix, Writer, empty
 from gym_bitdelta.runtime.products import Products
 
 

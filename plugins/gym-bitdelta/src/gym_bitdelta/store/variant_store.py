@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from gym_bitdelta.store import record
 from gym_bitdelta.store.content import Content, staged
+from gym_bitdelta.store.evidence_check import check_stored
 from gym_bitdelta.store.index import Index, Listing
-from gym_bitdelta.store.measured import check_stored
-from gym_bitdelta.store.opened import OpenFolders
+from gym_bitdelta.store.open_folders import OpenFolders
 from gym_bitdelta.store.record import NOT_EVALUATED, Variant
 from gym_bitdelta.store.user_id import check_user_id
 from gym_core import Artifact, BusyError, GymError

@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gym_core import GymError
 from gym_core.errors import Problem
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
 
 if TYPE_CHECKING:
-    from gym_deltasoup.rounds.intake import Taken
+    from gym_deltasoup.rounds.model_to_file import Taken
 
 PASSING = (408, 429, 503)  #: statuses after which a request is sent again
 REPLY_BYTES = 1 << 26
@@ -84,7 +84,7 @@ class SoupClient:
 
         Under secure aggregation it takes all steps of the round, and returns when nothing more is asked of this member.
         """
-        from gym_deltasoup.rounds.intake import taken
+        from gym_deltasoup.rounds.model_to_file import taken
         from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
         with TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ class SoupClient:
     ) -> Event:
         from gym_deltasoup.client.secure import SecureContribution
         from gym_deltasoup.rounds.base import Base
-        from gym_deltasoup.rounds.contents import lay_out
+        from gym_deltasoup.rounds.contribution_store import lay_out
         from gym_deltasoup.rounds.vectors import change_of, digest, layout
 
         base, rules = Base(found.base or told["base"]["name"]), told["secure"]

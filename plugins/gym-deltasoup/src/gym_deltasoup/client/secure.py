@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from gym_core import GymError
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.signatures import holds, message, signed
 from gym_deltasoup.rounds.secure_steps import ADVERTISE, CONFIRM, MASKED, REVEAL, SHARE, STEPS, context
 from gym_deltasoup.secure.fixed_point import encoded

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, SerializeAsAny, model_validator
 
 from gym_core.component import Slot
-from gym_deltasoup.config.soups import Scope, TaskArithmetic
+from gym_deltasoup.config.dense import Scope, TaskArithmetic
 from gym_deltasoup.kinds import Merger
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -19,7 +19,7 @@ from torch import Tensor
 from gym_adapters.lora_checkpoint import CONFIG, PREFIX, WEIGHTS, read_lora
 from gym_core import GymError
 from gym_deltasoup.sources.lora import LoraProduct
-from gym_deltasoup.sources.stored import Stored, tensors_of
+from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

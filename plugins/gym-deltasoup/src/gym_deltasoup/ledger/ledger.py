@@ -13,7 +13,7 @@ from typing import Any
 
 from gym_core import GymError
 from gym_deltasoup.ledger.database import Database
-from gym_deltasoup.ledger.events import START, Event, canonical, chained
+from gym_deltasoup.ledger.hash_chain import START, Event, canonical, chained
 
 
 @dataclass(frozen=True)

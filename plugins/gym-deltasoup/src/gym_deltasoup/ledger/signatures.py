@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gym_core import GymError
-from gym_deltasoup.ledger.events import canonical
+from gym_deltasoup.ledger.hash_chain import canonical
 
 
 def message(purpose: str, told: Mapping[str, Any]) -> bytes:

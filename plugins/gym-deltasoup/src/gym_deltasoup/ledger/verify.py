@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gym_deltasoup.ledger import merkle
-from gym_deltasoup.ledger.events import START, Event, anchor, chained
+from gym_deltasoup.ledger.hash_chain import START, Event, anchor, chained
 from gym_deltasoup.ledger.signatures import holds, message
 
 

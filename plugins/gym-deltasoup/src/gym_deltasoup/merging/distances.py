@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gym_deltasoup.merging.columns import middle_of, sorted_columns
+from gym_deltasoup.merging.sorted_coordinates import middle_of, sorted_columns
 
 EXACT = 128  #: inputs up to which distances are computed in fp64
 BLOCKS = 8  #: parts of more inputs, each of which is multiplied with those before it alone

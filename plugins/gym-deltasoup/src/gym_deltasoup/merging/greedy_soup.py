@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_deltasoup.config.soups import GreedySoup
+from gym_deltasoup.config.dense import GreedySoup
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Scorer, Updates
 

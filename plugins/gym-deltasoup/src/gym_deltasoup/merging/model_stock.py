@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gym_deltasoup.config.soups import ModelStock
+from gym_deltasoup.config.dense import ModelStock
 from gym_deltasoup.merging.distances import Distances
 from gym_deltasoup.merging.rule import MergeRule, Plan, by_scope
 from gym_deltasoup.merging.updates import Updates

@@ -7,7 +7,7 @@ from math import acos, sin
 import torch
 from torch import Tensor
 
-from gym_deltasoup.config.soups import SLERP
+from gym_deltasoup.config.dense import SLERP
 from gym_deltasoup.merging.distances import Distances
 from gym_deltasoup.merging.rule import MergeRule, Plan, by_scope
 from gym_deltasoup.merging.updates import Updates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_deltasoup.config.soups import TaskArithmetic
+from gym_deltasoup.config.dense import TaskArithmetic
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Updates
 

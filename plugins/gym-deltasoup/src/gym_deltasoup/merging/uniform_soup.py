@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gym_deltasoup.config.soups import UniformSoup
+from gym_deltasoup.config.dense import UniformSoup
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Updates
 

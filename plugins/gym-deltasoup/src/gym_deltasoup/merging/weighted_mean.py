@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gym_core import GymError
-from gym_deltasoup.config.soups import WeightedMean
+from gym_deltasoup.config.dense import WeightedMean
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Updates
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gym_deltasoup.config.robust import Bulyan
-from gym_deltasoup.merging.columns import middle_of, sorted_columns
 from gym_deltasoup.merging.rule import MergeRule, Plan
+from gym_deltasoup.merging.sorted_coordinates import middle_of, sorted_columns
 from gym_deltasoup.merging.updates import Chunk, Updates
 from gym_deltasoup.robust.krum import scores
 

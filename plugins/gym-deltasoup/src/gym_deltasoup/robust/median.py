@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gym_deltasoup.config.robust import Median
-from gym_deltasoup.merging.columns import middle_of, sorted_columns
 from gym_deltasoup.merging.rule import MergeRule, Plan
+from gym_deltasoup.merging.sorted_coordinates import middle_of, sorted_columns
 from gym_deltasoup.merging.updates import Updates
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gym_deltasoup.config.robust import TrimmedMean
-from gym_deltasoup.merging.columns import sorted_columns, trimmed
 from gym_deltasoup.merging.rule import MergeRule, Plan
+from gym_deltasoup.merging.sorted_coordinates import sorted_columns, trimmed
 from gym_deltasoup.merging.updates import Updates
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from gym_data.location import lasting, locate
-from gym_deltasoup.sources.stored import Stored, tensors_of
+from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
 PIECE = 1 << 22  #: numbers that are read at a time

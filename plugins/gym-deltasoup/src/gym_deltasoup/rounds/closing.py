@@ -16,17 +16,17 @@ import torch
 from gym_core import Artifact, GymError
 from gym_core.files import remove, replacing
 from gym_core.outputlock import OutputLock
-from gym_deltasoup.artifacts import merge_artifacts
 from gym_deltasoup.ledger import merkle
-from gym_deltasoup.ledger.events import anchor
+from gym_deltasoup.ledger.hash_chain import anchor
 from gym_deltasoup.ledger.ledger import Ledger
-from gym_deltasoup.merge import expected
+from gym_deltasoup.merge_artifacts import merge_artifacts
+from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.contents import without_change
-from gym_deltasoup.rounds.earlier import Earlier, keep, seed_of
-from gym_deltasoup.rounds.gate import Gate, usable
+from gym_deltasoup.rounds.contribution_gate import Gate, usable
+from gym_deltasoup.rounds.contribution_store import without_change
 from gym_deltasoup.rounds.measures import BesideResult, beside_result
+from gym_deltasoup.rounds.replay_detection import Earlier, keep, seed_of
 from gym_deltasoup.rounds.reputation import reputations, weight
 from gym_deltasoup.rounds.round_report import Merged, report
 from gym_deltasoup.rounds.scores import scored

@@ -13,12 +13,12 @@ from gym_core import Artifact, GymError, RecipeError
 from gym_core.component import load_object
 from gym_core.errors import printable
 from gym_deltasoup.config.community import DeltaSoupConfig
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.ledger import Contribution, Ledger
 from gym_deltasoup.rewards.schemes import SCHEMES
 from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.checks import Refused, check
-from gym_deltasoup.rounds.contents import MASKED, Contents, Limits
+from gym_deltasoup.rounds.contribution_store import MASKED, Contents, Limits
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
 from gym_deltasoup.rounds.secure_steps import may_send
 from gym_deltasoup.rounds.vectors import Layout, layout, numbers

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gym_core import Artifact
-from gym_deltasoup.artifacts import group_of
-from gym_deltasoup.merging.columns import sorted_columns
+from gym_deltasoup.merge_artifacts import group_of
 from gym_deltasoup.merging.sketch import sketches
+from gym_deltasoup.merging.sorted_coordinates import sorted_columns
 from gym_deltasoup.sources.files import Contribution, Files, Weights
 from gym_deltasoup.sources.inputs import Input, opened
 from gym_deltasoup.sources.lora import LoraProduct
-from gym_deltasoup.sources.stored import tensors_of
+from gym_deltasoup.sources.tensor_slices import tensors_of
 
 
 @dataclass(frozen=True)

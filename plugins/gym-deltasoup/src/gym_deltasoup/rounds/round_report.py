@@ -9,7 +9,7 @@ from typing import Any
 
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.gate import Gated
+from gym_deltasoup.rounds.contribution_gate import Gated
 from gym_deltasoup.rounds.measures import BesideResult
 from gym_deltasoup.rounds.scores import Scores
 

@@ -13,20 +13,20 @@ import click
 import numpy as np
 
 from gym_core import GymError
-from gym_deltasoup.artifacts import MergedArtifact, merge_artifacts
 from gym_deltasoup.kinds import Merger, name_of, require
-from gym_deltasoup.merge import expected
+from gym_deltasoup.merge_artifacts import MergedArtifact, merge_artifacts
+from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.earlier import seed_of
 from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
+from gym_deltasoup.rounds.replay_detection import seed_of
 from gym_deltasoup.rounds.round_report import OPEN, before_and_after, beside_each, head, of_merge
 from gym_deltasoup.rounds.scores import Scores, of_base, scored
 from gym_deltasoup.rounds.secure_steps import Team, advertised, context, require_over, teams
 from gym_deltasoup.rounds.vectors import numbers
 from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded
+from gym_deltasoup.sources.group_means import KIND, LAYERS, write_change
 from gym_deltasoup.sources.inputs import Input
-from gym_deltasoup.sources.sums import KIND, LAYERS, write_change
 
 MODEL = "model"
 GROUPS = "Under secure aggregation nobody sees single contributions: rows are groups, and nobody is given points."

@@ -13,8 +13,8 @@ from typing import Any
 from gym_core import GymError
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.secure.group_merge import groups
 from gym_deltasoup.secure.member import PublicKeys, Reveal
-from gym_deltasoup.secure.merge import groups
 
 STEPS = ("advertise", "share", "masked", "confirm", "reveal", "over")
 ADVERTISE, SHARE, MASKED, CONFIRM, REVEAL, OVER = STEPS

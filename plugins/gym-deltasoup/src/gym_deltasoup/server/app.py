@@ -21,7 +21,7 @@ from gym_core import GymError
 from gym_core.errors import Problem
 from gym_deltasoup.config.server import LOOPBACK, SoupServerConfig
 from gym_deltasoup.ledger.database import FullError
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.closing import result

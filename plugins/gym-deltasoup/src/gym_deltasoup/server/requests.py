@@ -14,7 +14,7 @@ from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.ledger.signatures import holds, message
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.contents import Details, Kind
+from gym_deltasoup.rounds.contribution_store import Details, Kind
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gym_core import GymError
 from gym_deltasoup.config.server import SoupServerConfig
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.signatures import private_key, public, signed
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.closing import close_round
 from gym_deltasoup.rounds.community import Community, Evaluate
-from gym_deltasoup.rounds.contents import Limits
+from gym_deltasoup.rounds.contribution_store import Limits
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
 from gym_deltasoup.server.enrolment import policy
 from gym_deltasoup.server.requests import (
@@ -25,7 +25,7 @@ from gym_deltasoup.server.requests import (
     contribution,
     parsed,
 )
-from gym_deltasoup.server.secure import SecureRounds
+from gym_deltasoup.server.secure_rounds import SecureRounds
 from gym_deltasoup.server.uploads import Unknown, Upload, Uploads
 
 KEY = "server.pem"

@@ -18,11 +18,11 @@ from typing import Any
 from gym_core import GymError
 from gym_deltasoup.config.server import ServerLimits
 from gym_deltasoup.ledger.database import FullError
-from gym_deltasoup.ledger.events import Event
+from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.contents import hashed
+from gym_deltasoup.rounds.contribution_store import hashed
 
 FOLDER = "uploads"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gym_deltasoup.merging.updates import CHUNK, Chunk, Scorer, Span, Updates, steps
-from gym_deltasoup.sources.stored import Stored
+from gym_deltasoup.sources.tensor_slices import Stored
 
 
 class Contribution(Protocol):

@@ -14,7 +14,7 @@ from gym_core import Artifact, GymError
 from gym_deltasoup.sources.files import Change, Contribution, Weights
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.spooled import spool
-from gym_deltasoup.sources.stored import Stored, tensors_of
+from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.checkpoints.weight_shards import lay_out
 

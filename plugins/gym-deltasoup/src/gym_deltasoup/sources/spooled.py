@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gym_core import Artifact
-from gym_deltasoup.sources.stored import Stored
+from gym_deltasoup.sources.tensor_slices import Stored
 from gym_optim.promises import promised
-from gym_torch.checkpoints.deltas import DeltaCodec
+from gym_torch.checkpoints.load_delta import DeltaCodec
 from gym_torch.checkpoints.weight_shards import pieces
 from gym_torch.model.quantized_loading import maker_of
 

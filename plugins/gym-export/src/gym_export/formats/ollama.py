@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
+from gym_export.bounded_rendering import rendered
 from gym_export.formats.gguf.format import FILE as WEIGHTS
 from gym_export.formats.gguf.format import GGUFFormat
 from gym_export.source import Source, render
-from gym_export.templates import rendered
 
 FILE = "Modelfile"
 LONGEST_CONTEXT = 8192

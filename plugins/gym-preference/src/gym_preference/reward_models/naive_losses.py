@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from gym_data.examples import Pair, Steps
 from gym_preference import ProcessRewardModel, RewardModel
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 
 
 def reward_model(

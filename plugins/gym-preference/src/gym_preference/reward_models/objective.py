@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
-from gym_preference.reference_log_probs import Used
+from gym_preference.precompute_ref_log_probs import Used
 from gym_preference.training_setup import likelihood_watch, referred, used
 from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.evaluation import UnpairedEvaluation

@@ -17,7 +17,7 @@ from torchao.quantization import (
 )
 
 from gym_quant.config.torchao import TorchAO
-from gym_quant.load_time.float8 import zeros_kept
+from gym_quant.load_time.fp8_zero_rows import zeros_kept
 from gym_torch.model.weight_codec import WeightCodec
 
 

@@ -16,9 +16,9 @@ from gym_data.kinds import Data
 from gym_quant.config.base import Sampling
 from gym_torch.batch import Example
 from gym_torch.config import torch_algorithm
+from gym_torch.contract_checks import promised
 from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import Prepared, begun
-from gym_torch.promised import promised
 
 TOKENS = 4096  #: of a batch, at most
 

@@ -20,16 +20,16 @@ from gym_core.component import load_object
 from gym_core.files import remove
 from gym_export import SafetensorsExporter
 from gym_quant.config.base import PostTraining
-from gym_quant.config.stored import Scheme, fitted, linear
+from gym_quant.config.scheme import Scheme, fitted, linear
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training import separate_experts as experts
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.artifact import quantized_from
-from gym_torch.checkpoints.base import base_of
-from gym_torch.checkpoints.checkpoint import MANIFEST, whole_by_one
-from gym_torch.checkpoints.largest_kl import check_kl
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.checkpoint_folders import MANIFEST, whole_by_one
+from gym_torch.checkpoints.max_kl import check_kl
+from gym_torch.checkpoints.open_artifact import quantized_from
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
 from gym_torch.model import fingerprint, malloc, mapped_weights, precision_probe

@@ -33,7 +33,7 @@ from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rewards.reward import RewardInput
 from gym_torch.batch import Piece, padded
-from gym_torch.checkpoints.artifact import CERTIFICATE, open_artifact
+from gym_torch.checkpoints.open_artifact import CERTIFICATE, open_artifact
 from gym_torch.model import precision_probe
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for

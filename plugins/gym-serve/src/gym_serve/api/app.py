@@ -26,8 +26,8 @@ from gym_serve.api import (
 from gym_serve.api.auth import Access, Tokens
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import problem_of
-from gym_serve.api.gate import ACCESS, Gate
 from gym_serve.api.metrics import Metrics
+from gym_serve.api.middleware import ACCESS, Gate
 from gym_serve.api.options import ApiOptions
 from gym_serve.api.service import Service
 from gym_serve.contract import Engine

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from gym_serve.answer_parser import Delta, ToolCall
 from gym_serve.api.auth import Access
-from gym_serve.api.conversation import ChatMessage, ResponseFormat, Tool, ToolChoice, grammar_of, tool_grammar
+from gym_serve.api.chat_schema import ChatMessage, ResponseFormat, Tool, ToolChoice, grammar_of, tool_grammar
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Count, SamplingBody, sampling
 from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import StreamOptions, usage_of
-from gym_serve.api.conversation import ResponseFormat, grammar_of
+from gym_serve.api.chat_schema import ResponseFormat, grammar_of
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Count, SamplingBody, sampling
 from gym_serve.api.generation import Event, Job, events, replies, total

@@ -13,7 +13,7 @@ from pydantic import Field
 from gym_serve.answer_parser import Delta, ToolCall
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import ChatCompletion, TemplateOptions, job_of
-from gym_serve.api.conversation import (
+from gym_serve.api.chat_schema import (
     Call,
     ChatMessage,
     Function,

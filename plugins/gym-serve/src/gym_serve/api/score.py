@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gym_serve.api.auth import Access
-from gym_serve.api.conversation import ChatMessage
+from gym_serve.api.chat_schema import ChatMessage
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Ignored
 from gym_serve.api.service import Service, asking

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from gym_core import GymError
+from gym_serve.batching.batch_model import Answering, BatchModel
 from gym_serve.batching.grammar import WRITTEN
 from gym_serve.batching.logits_processors import processors
 from gym_serve.batching.prompts import prompt_tokens
 from gym_serve.batching.replies import Reply
-from gym_serve.batching.served import Answering, BatchModel
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
 from gym_torch.generation.decoding import Row

@@ -9,7 +9,7 @@ from typing import Any
 from gym_core import DataError
 from gym_data.chat_rendering import RenderRequest
 from gym_data.template_pool import WORKERS
-from gym_serve.batching.served import Words
+from gym_serve.batching.batch_model import Words
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from gym_serve.batching.batch_model import Words
 from gym_serve.batching.grammar import Mask
-from gym_serve.batching.served import Words
 from gym_serve.batching.text_stream import UNKNOWN, TextStream
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
 from gym_serve.errors import Gone, RequestError

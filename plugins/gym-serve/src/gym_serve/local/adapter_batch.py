@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
-from gym_torch.checkpoints.artifact import open_artifact
-from gym_torch.checkpoints.base import base_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.adapted import LowRank
 
 Gathered = dict[str, tuple[Tensor, Tensor]]  #: by layer, A `[rows, rank, in]` and B, scaled, `[rows, out, rank]`

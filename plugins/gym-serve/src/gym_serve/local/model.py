@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from gym_bitdelta.runtime.tiers import NoRoomError
+from gym_bitdelta.runtime.tenant_cache import NoRoomError
 from gym_serve.batching.engine import CrowdedError
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel

@@ -21,8 +21,8 @@ from gym_manage.recorded import recorded
 from gym_serve.batching.grammar import Grammars, grammar_words
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
-from gym_torch.checkpoints.artifact import opened
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.model.precision_probe import device
 from gym_torch.model.stop_tokens import stops

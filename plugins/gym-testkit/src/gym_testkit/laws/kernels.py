@@ -15,7 +15,7 @@ from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.kinds import KernelLibrary
 from gym_torch.model.kernel_functions import KernelFunctions, Scores
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 laws = laws_of("kernels", "kernel")
 

@@ -12,15 +12,15 @@ from gym_data.location import locate
 from gym_optim.config import Linear
 from gym_optim.kinds import Scheduler
 from gym_optim.promises import named, promised
-from gym_torch.checkpoints import resume
+from gym_torch.checkpoints import training_state
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say
+from gym_torch.contract_checks import number
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import Job
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
-from gym_torch.promised import number
 
 
 def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
@@ -74,7 +74,7 @@ def bases(model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
 
 def go_on(found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe) -> None:
     """Put a job where a checkpoint left it, and say so. Raises what `resume.restore` and `extended` raise."""
-    before = resume.restore(found, job, policy, conditions)
+    before = training_state.restore(found, job, policy, conditions)
     say(f"continuing from {found.name}")
     if job.progress.total > before:
         say(extended(recipe, job, before))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from gym_torch.model.attention import NAME
 from gym_torch.model.hidden_states import no_cache
 from gym_torch.model.miniature import likeness, miniature
 from gym_torch.model.rope_scaling import steady
+from gym_torch.model.segment_attention import NAME
 
 Decode = Callable[[PreTrainedModel, list[list[int]], int], Sequence[tuple[Sequence[int], Sequence[float]]]]
 """Continues prompts by so many tokens with a cache, greedily; returns tokens and their log-probabilities."""

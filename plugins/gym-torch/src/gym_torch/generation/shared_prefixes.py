@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
-from gym_torch.model.attention import NAME
+from gym_torch.model.segment_attention import NAME
 
 LEAST = 64  #: mean length in tokens from which two calls cost less than the copies
 
@@ -116,7 +116,7 @@ class Shared:
 def shares(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> bool:
     """Whether to keep prompts once: most stand there more than once, they are long, and the model allows it.
 
-    It must attend to everything before, through `gym_torch.model.attention`, on a CPU, and have keys and values of one size.
+    It must attend to everything before, through `gym_torch.model.segment_attention`, on a CPU, with keys and values of one size.
     """
     options = model.config.get_text_config().to_dict()
     plain = set(options.get("layer_types") or ()) <= {"full_attention"} and not any(map(options.get, _OTHERWISE))

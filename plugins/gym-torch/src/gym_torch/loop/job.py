@@ -14,7 +14,7 @@ from gym_core import Train
 from gym_core.ranks import Ranks
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import named
-from gym_torch import promised
+from gym_torch import contract_checks
 from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.log_window import LogWindow
@@ -65,17 +65,17 @@ class Job:
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         """Return what the objective makes of a batch. Raises PluginError where that is no loss."""
         found = self.objective.loss(self.policy, batch.to(self.accelerator.device))
-        return promised.loss(found, self.objective)
+        return contract_checks.loss(found, self.objective)
 
     def weight(self, batch: Batch) -> float:
         """Return what the loss of a batch is divided by. Raises PluginError where that is no number."""
-        return promised.number(self.objective.weight(batch), f"{named(self.objective)}.weight", "algorithm")
+        return contract_checks.number(self.objective.weight(batch), f"{named(self.objective)}.weight", "algorithm")
 
     def penalty(self) -> Tensor | float:
         """Return what the parts that train add to the loss of a step. Raises PluginError where one returns no scalar."""
         keys = ["adapter", *["algorithm"] * len(self.parts)]
         found = (
-            promised.scalar(part.penalty(), f"{named(part)}.penalty", key)
+            contract_checks.scalar(part.penalty(), f"{named(part)}.penalty", key)
             for part, key in zip(self.parts, keys, strict=False)
         )
         return sum(found)
@@ -83,7 +83,7 @@ class Job:
     def measured(self, evaluation: Evaluation) -> Mapping[str, float] | None:
         """Return what an evaluation measured, if it did. Raises PluginError where that is not what training improves."""
         found = evaluation(self)
-        return None if found is None else promised.figures(found, self.measure)
+        return None if found is None else contract_checks.figures(found, self.measure)
 
     @property
     def stopped(self) -> bool:

@@ -19,10 +19,10 @@ from gym_optim.promises import named, promised
 from gym_torch.batch import Example
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
+from gym_torch.contract_checks import plain_data
 from gym_torch.kinds import part
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
-from gym_torch.promised import plain_data
 from gym_torch.source import E_co, Examples
 from gym_torch.streaming import Window, Windows
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gym_core import Interrupted
 from gym_optim.promises import named, promised
+from gym_torch.contract_checks import check_names
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
 from gym_torch.loop.nonfinite import check_weights, explain
@@ -24,7 +25,6 @@ from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
 from gym_torch.metrics import UNLEARNT, Mean
 from gym_torch.observer import Progress, gain, steps_of
-from gym_torch.promised import check_names
 from gym_torch.source import Step
 
 

@@ -21,7 +21,7 @@ from gym_core import GymError
 from gym_torch import native_code
 from gym_torch.model.kernel_choices import Choices, Results, Work, with_gradients
 from gym_torch.model.kernel_functions import KernelFunctions, Scores
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")
 RECORD = "fused_attention"  #: in run.json: by shape of heads, the kernel that a run took, or ""

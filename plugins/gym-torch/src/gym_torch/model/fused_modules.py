@@ -1,4 +1,4 @@
-"""Modules whose work a kernel does, where `gym_torch.model.recognition` finds that they compute such a thing.
+"""Modules whose work a kernel does, where `gym_torch.model.module_recognition` finds that they compute such a thing.
 
 The kernel takes the place of their forward pass, for tensors that it takes and where a trial says that it pays. All else is
 computed as before: on other devices and in other precisions, and where something compiles, traces or transforms.
@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.model import fused_ops
-from gym_torch.model.forward_pass import plain, replace, takes_one
 from gym_torch.model.kernel_choices import Choices, Work, apart, with_gradients
-from gym_torch.model.recognition import (
+from gym_torch.model.module_recognition import (
     ACTIVATIONS,
     Network,
     Norm,
@@ -29,6 +28,7 @@ from gym_torch.model.recognition import (
     rotates,
     turned_dtype,
 )
+from gym_torch.model.patched_forward import plain, replace, takes_one
 
 CHOICES = Choices("fused_ops", fused_ops.functions)  #: of this process
 ROWS = 512  #: of a trial

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.batch import Batch
-from gym_torch.model.attention import NO_MASK
+from gym_torch.model.segment_attention import NO_MASK
 
 Around = Callable[[Batch], AbstractContextManager[None]]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 
 @dataclass(frozen=True)

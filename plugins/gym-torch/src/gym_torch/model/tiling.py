@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from gym_torch.model.forward_pass import surround, takes_one
+from gym_torch.model.patched_forward import surround, takes_one
 
 TOKENS = 1024  #: of a slice: enough for matrix products at full speed, and little beside a row that is long
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.auxiliary import AuxiliaryModule
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.model.adapted import check_state
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge, retry_
 from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
-from gym_training_free.endpoint.refusal import refused_parameter
+from gym_training_free.endpoint.unsupported_parameter import refused_parameter
 from gym_training_free.endpoint.usage import counted
 
 LARGEST = 64 * 2**20  #: bytes of a reply

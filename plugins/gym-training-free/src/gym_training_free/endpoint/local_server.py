@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gym_core.errors import GymError
 from gym_core.loading import find
-from gym_training_free.endpoint.served_folder import fingerprint
+from gym_training_free.endpoint.folder_fingerprint import fingerprint
 
 _log = logging.getLogger(__name__)
 NAME = "model"  #: what the server calls it
@@ -88,7 +88,13 @@ class LocalServer:
             tokens.write_text(f'tokens: [{{sha256: "{hashed}", models: [{NAME}]}}]\n', encoding="utf-8")
             options = {"port": 0, "tokens": tokens, "max_concurrent": MOST, "max_connections": 2 * MOST, "queue": MOST}
             words = [f"{key}={value}" for key, value in (options | {"request_seconds": self.timeout}).items()]
-            command = [sys.executable, "-m", "gym_training_free.endpoint.local_process", "api", f"{NAME}={self.model}"]
+            command = [
+                sys.executable,
+                "-m",
+                "gym_training_free.endpoint.exit_with_parent",
+                "api",
+                f"{NAME}={self.model}",
+            ]
             pipe = subprocess.PIPE
             process = subprocess.Popen(
                 [*command, *words], stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, text=True, errors="replace"

@@ -13,7 +13,7 @@ from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel
 from gym_serve.local.opening import UNBOUNDED, artifact_in, check_template, tokenizer_of
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints.base_model import base_of
 
 ADAPTER = "adapter_config.json"  #: of a folder that vLLM reads as an adapter
 

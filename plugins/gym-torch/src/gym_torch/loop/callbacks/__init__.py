@@ -7,7 +7,7 @@ from gym_optim.promises import promised
 from gym_torch.config import torch_algorithm
 from gym_torch.loop.callbacks.llamafactory import LlamaFactoryFiles
 from gym_torch.loop.callbacks.loss_plot import Curves
-from gym_torch.loop.callbacks.metrics import Metrics
+from gym_torch.loop.callbacks.metrics_jsonl import Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.loop.prepared_data import Prepared, described

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact
-from gym_torch.loop.callbacks.json_lines import JsonLines
+from gym_torch.loop.callbacks.json_lines_base import JsonLines
 from gym_torch.observer import Progress, Record
 
 

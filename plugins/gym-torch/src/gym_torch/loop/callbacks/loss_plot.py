@@ -9,8 +9,8 @@ from typing import Any
 
 from gym_core import Artifact
 from gym_core.files import replacing
-from gym_torch.loop.callbacks.json_lines import read_lines
-from gym_torch.loop.callbacks.metrics import FILE
+from gym_torch.loop.callbacks.json_lines_base import read_lines
+from gym_torch.loop.callbacks.metrics_jsonl import FILE
 from gym_torch.observer import Observer, Progress
 
 PAUSE = 30.0  #: least seconds between two drawings during training

@@ -17,9 +17,9 @@ from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_data.tokenizer_files import read_tokenizer
 from gym_optim.promises import named
-from gym_torch.checkpoints import resume
+from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.base_fingerprint import SAID, base_fingerprint
-from gym_torch.checkpoints.checkpoint import PREFIX, Checkpoints, whole_or_gone
+from gym_torch.checkpoints.checkpoint_folders import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.config import torch_algorithm
 from gym_torch.distributed.optimizer_state import NotPlainError
@@ -58,7 +58,7 @@ class Results:
         best = job.progress.best_step if keeps_best(job.train) else None
 
         def write(path: Path) -> None:
-            made = resume.write(path, job, self.adapted, self.policy, self._base, self.conditions, optimizer)
+            made = training_state.write(path, job, self.adapted, self.policy, self._base, self.conditions, optimizer)
             told = self._told(made, job, job.progress.step)
             replace(told, details=told.details | {"averaged": job.optimizer_config.averages()}).record()
             self._copy_tokenizer(path)
@@ -83,9 +83,9 @@ class Results:
 
     def _best(self, job: Job) -> Artifact:
         found = self.checkpoints.at(job.progress.best_step)
-        resume.put_weights(found, self.adapted, self.policy)
+        training_state.put_weights(found, self.adapted, self.policy)
         if job.optimizer_config.averages():
-            resume.put_optimizer(found, job, self.policy)
+            training_state.put_optimizer(found, job, self.policy)
         with job.optimizer_config.evaluation_weights(job.optimizer):
             return self._write(job, job.progress.best_step)
 
@@ -93,7 +93,7 @@ class Results:
         path = self.run.output / "model"
         shutil.rmtree(path, ignore_errors=True)
         with whole_or_gone(path, "the model", "the last checkpoint") as building:
-            made = self._told(resume.save(building, self.adapted, self.policy, self._base), job, step)
+            made = self._told(training_state.save(building, self.adapted, self.policy, self._base), job, step)
             self._copy_tokenizer(building)
         return replace(made, path=path)
 

@@ -14,7 +14,7 @@ from gym_deltasoup.sources.adapters import Adapters
 from gym_deltasoup.sources.files import Change
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.models import Models
-from gym_deltasoup.sources.stored import tensors_of
+from gym_deltasoup.sources.tensor_slices import tensors_of
 
 KIND, LAYERS = "change", "change of layers"  #: kinds of artifacts that exist while a round is merged alone
 

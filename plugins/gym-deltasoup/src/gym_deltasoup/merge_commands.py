@@ -11,7 +11,7 @@ import click
 from gym_core.errors import printable
 
 if TYPE_CHECKING:
-    from gym_deltasoup.artifacts import MergedArtifact
+    from gym_deltasoup.merge_artifacts import MergedArtifact
 
 
 @click.command()
@@ -23,7 +23,7 @@ def merge(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     from gym_deltasoup.recipe import load_merge
 
     said = load_merge(recipe, overrides)
-    from gym_deltasoup.python import merged
+    from gym_deltasoup.run_recipe import merged
 
     made = merged(said, lambda line: click.echo(line, err=True))
     if as_json:

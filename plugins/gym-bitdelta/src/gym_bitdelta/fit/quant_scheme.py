@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gym_bitdelta.delta.layout import Dense, Raw, data_bytes
+from gym_bitdelta.delta.header import Dense, Raw, data_bytes
 
 AUTO = ("rank1", "row", "col", "tensor")  #: granularities that `auto` tries, the first of equal ones is taken
 

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, RecipeError
 from gym_optim.promises import named, promised
+from gym_torch.contract_checks import plain_data
 from gym_torch.distributed import optimizer_state
 from gym_torch.loop.job import Job
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.observer import Progress
 from gym_torch.policy import Policy
-from gym_torch.promised import plain_data
 from gym_torch.source import Source
 
 STATE = "state.json"

@@ -13,8 +13,8 @@ from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.closing import RoundResult, close_round, result
 from gym_deltasoup.rounds.community import Community, Evaluate, in_the_open
-from gym_deltasoup.rounds.contents import hashed
-from gym_deltasoup.rounds.intake import Model, taken
+from gym_deltasoup.rounds.contribution_store import hashed
+from gym_deltasoup.rounds.model_to_file import Model, taken
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

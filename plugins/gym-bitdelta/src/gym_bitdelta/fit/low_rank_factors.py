@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import LowRank, data_bytes
+from gym_bitdelta.delta.header import LowRank, data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import levels
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gym_bitdelta.runtime.arena import LANES, WORD, Field
+from gym_bitdelta.runtime.kernel_layout import LANES, WORD, Field
 from gym_core import GymError
 from gym_torch import native_code
 

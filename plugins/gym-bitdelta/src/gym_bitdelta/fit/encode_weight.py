@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gym_bitdelta.delta import records
-from gym_bitdelta.delta.layout import Dense, data_bytes
+from gym_bitdelta.delta.header import Dense, data_bytes
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.fit import blocks, feedback, levels
-from gym_bitdelta.fit.coding import Coding
 from gym_bitdelta.fit.levels import Fit
+from gym_bitdelta.fit.quant_scheme import Coding
 
 
 class Calibrated(NamedTuple):

@@ -23,7 +23,7 @@ from transformers.masking_utils import sdpa_mask
 from gym_core import GymError
 from gym_torch.model.fused_attention import CHOICES, chosen
 from gym_torch.model.kernel_functions import Scores
-from gym_torch.spans import Spans
+from gym_torch.segment_spans import Spans
 
 NAME = "gym_segments"
 Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor | None, float], Tensor]

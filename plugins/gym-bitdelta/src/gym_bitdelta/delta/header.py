@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from gym_bitdelta.delta import table as rows
+from gym_bitdelta.delta import header_table as rows
 from gym_bitdelta.delta.packing_sizes import bit_bytes, trit_bytes
 from gym_core import Config
 
@@ -203,7 +203,7 @@ class Header(Config):
     base: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Fingerprint of the base (`gym_torch.checkpoints.base_fingerprint`)."""
     table: tuple[Group, ...]
-    """In a file as `gym_bitdelta.delta.table` has it."""
+    """In a file as `gym_bitdelta.delta.header_table` has it."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Name and options of what made it."""
     changed: dict[str, Any] = Field(default_factory=dict)

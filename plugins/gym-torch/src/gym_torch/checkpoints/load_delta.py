@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Run
 from gym_optim.promises import promised
-from gym_torch.checkpoints.base import base_of
+from gym_torch.checkpoints.base_model import base_of
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import mapped_weights
 from gym_torch.model.quantized_loading import maker_of

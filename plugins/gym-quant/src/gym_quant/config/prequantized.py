@@ -10,7 +10,7 @@ from pydantic import SerializeAsAny
 from gym_core import Slot
 from gym_quant.config.base import PostTraining
 from gym_quant.config.hqq import HQQ
-from gym_quant.config.stored import Stored, data_bytes, file_bytes, header_bytes, linear
+from gym_quant.config.scheme import Stored, data_bytes, file_bytes, header_bytes, linear
 from gym_torch.kinds import LoadTimeQuantizer
 
 
@@ -21,7 +21,7 @@ class Encoded(PostTraining):
     refuses it, because its configuration names no `quant_method`. Experts that are stacked in one weight are refused.
     """
 
-    target: ClassVar[str] = "gym_quant.post_training.encoded:EncodedQuantizer"
+    target: ClassVar[str] = "gym_quant.post_training.prequantized:EncodedQuantizer"
 
     quantizer: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers", default="hqq")] = None
     """What encodes the weights; by default `hqq`."""

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gym_bitdelta.runtime.arena import LANES, WORD, Field
+from gym_bitdelta.runtime.kernel_layout import LANES, WORD, Field
 
 TOKENS = 16  #: of a block: the least that `tl.dot` takes
 

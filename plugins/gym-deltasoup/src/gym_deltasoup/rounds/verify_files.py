@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from gym_deltasoup.ledger.events import Event
-from gym_deltasoup.rounds.contents import Contents, hashed
+from gym_deltasoup.ledger.hash_chain import Event
+from gym_deltasoup.rounds.contribution_store import Contents, hashed
 
 
 def verify_files(folder: Path, events: Iterable[Event]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_torch.loop.callbacks.json_lines import JsonLines
+from gym_torch.loop.callbacks.json_lines_base import JsonLines
 from gym_torch.observer import Progress, Record
 
 FILE = "metrics.jsonl"

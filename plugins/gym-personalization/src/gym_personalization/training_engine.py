@@ -1,7 +1,7 @@
 """Trains many users at once: each step is one optimizer step of every user present, computed in passes over joint batches.
 
 Users enter and leave between steps. What a step computes for one of them follows from its own run alone, up to rounding: the
-tokens of others are other rows of the same products. `gym_personalization.roster` says who is present when.
+tokens of others are other rows of the same products. `gym_personalization.user_scheduler` says who is present when.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
 from gym_core.run import execute, opening
 from gym_personalization.base import AloneError
-from gym_personalization.engine import Engine
+from gym_personalization.training_engine import Engine
 from gym_personalization.variants import disk_errors
 from gym_torch.console import say
 from gym_torch.loop.signals import Signals

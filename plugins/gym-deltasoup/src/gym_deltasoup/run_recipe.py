@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gym_core import Artifact, RecipeError
 from gym_core.component import load_object
-from gym_deltasoup.artifacts import MergedArtifact, merge_artifacts
-from gym_deltasoup.merge import expected
+from gym_deltasoup.merge_artifacts import MergedArtifact, merge_artifacts
+from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.recipe import MergeRecipe
 from gym_deltasoup.sources.inputs import Input
 

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_core.files import remove
-from gym_deltasoup.artifacts import merge_artifacts
-from gym_deltasoup.config.soups import UniformSoup
+from gym_deltasoup.config.dense import UniformSoup
 from gym_deltasoup.kinds import Merger
 from gym_deltasoup.ledger.ledger import Contribution
+from gym_deltasoup.merge_artifacts import merge_artifacts
 from gym_deltasoup.rounds.checks import form
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.contents import FILES
-from gym_deltasoup.rounds.earlier import Earlier, seed_of
+from gym_deltasoup.rounds.contribution_store import FILES
 from gym_deltasoup.rounds.measures import beside
+from gym_deltasoup.rounds.replay_detection import Earlier, seed_of
 from gym_deltasoup.rounds.scores import UNKNOWN, Scores, of_base, scored
 from gym_deltasoup.sources.inputs import Input
 

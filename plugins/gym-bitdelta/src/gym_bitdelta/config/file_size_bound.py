@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gym_bitdelta.delta.layout import KEY, PARTS, WIDTHS, Entry, Header, Raw, data_bytes, grouped
-from gym_bitdelta.fit.coding import EMBEDDINGS, Coding
+from gym_bitdelta.delta.header import KEY, PARTS, WIDTHS, Entry, Header, Raw, data_bytes, grouped
+from gym_bitdelta.fit.quant_scheme import EMBEDDINGS, Coding
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 Shapes = Mapping[str, tuple[int, ...]]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag, pad
 
-from gym_bitdelta.runtime.arena import LANES, WORD, Field
+from gym_bitdelta.runtime.kernel_layout import LANES, WORD, Field
 
 TOGETHER = 8  #: tenants of one form, so that what is unpacked for them stays near the processor
 FEW = 8  #: tokens below which signs are looked up eight outputs at a time, and not made a matrix first

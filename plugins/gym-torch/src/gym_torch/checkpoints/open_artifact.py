@@ -11,9 +11,9 @@ import torch
 
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.base import base_of
-from gym_torch.checkpoints.checkpoint import MANIFEST, problem
-from gym_torch.checkpoints.deltas import with_delta
+from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.checkpoint_folders import MANIFEST, problem
+from gym_torch.checkpoints.load_delta import with_delta
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
