@@ -98,6 +98,16 @@ def test_importing_a_package_imports_nothing_heavy(folder):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_exported_name_is_that_of_a_module(folder):
+    """Once such a module is imported, it stands in the place of what the package exports under its name."""
+    module = folder.name.replace("-", "_")
+    done = warm.run("-c", f"import {module}; print(*getattr({module}, '__all__', ()))", light=True)
+    assert done.returncode == 0, done.stderr
+    modules = {path.stem for path in (folder / "src" / module).iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert not modules & {*done.stdout.split()}
+
+
 def sources(texts: Mapping[str, str], kinds: Iterable[str]) -> Sources:
     """Return modules with the contracts of the kinds: what `docs/kinds.md` says that they hand to each other or are asked."""
     handed = re.findall(r"^### (?:Under gym-[\w-]+: )?`([\w.]+)`$", (ROOT / "docs/kinds.md").read_text(), re.MULTILINE)

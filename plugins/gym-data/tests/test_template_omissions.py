@@ -11,12 +11,13 @@ from gym_core.discovery import entries
 from gym_core.loading import load_component
 from gym_data.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest
 from gym_data.template_omissions import ANSWER, CALLS, RESULT, THOUGHTS
+from gym_data.templates import JinjaFile
 
 VALUES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 OURS = {
-    entry.name: load_component("templates", entry.name)[1]().build()
+    entry.name: config().build()
     for entry in entries("templates")
-    if entry.dist == "gym-data"
+    if entry.dist == "gym-data" and issubclass(config := load_component("templates", entry.name)[1], JinjaFile)
 }
 #: Templates of published models, which TRL brings along.
 TRL = find_spec("trl")

@@ -12,9 +12,13 @@ from gym_data import DatasetConfig, File, Template
 from gym_data.loss_masks import unmark
 from gym_data.prepare import open_tokenizer
 from gym_data.render import ChatTemplate
-from gym_data.templates import ChatML, Llama3, Qwen3
+from gym_data.templates import ChatML, JinjaFile, Llama3, Qwen3
 
-NAMES = sorted(entry.name for entry in entries("templates") if entry.dist == "gym-data")
+NAMES = sorted(
+    entry.name
+    for entry in entries("templates")
+    if entry.dist == "gym-data" and issubclass(load_component("templates", entry.name)[1], JinjaFile)
+)
 VALUES = {"bos_token": "<s>", "eos_token": "</s>"}
 CLOSING = {
     "chatml": "<|im_end|>",

@@ -87,7 +87,7 @@ def test_what_is_planned_is_what_is_live(seven: Callable[[Any], Prediction], tmp
         loss, _ = NextToken(None).loss(subject, batch)
         loss.backward()
     expected = planned_peak.peak - planned_peak.weights - planned_peak.optimizer
-    assert trace.timeline().peak <= expected < 1.15 * trace.timeline().peak
+    assert trace.timeline().peak <= expected < 1.2 * trace.timeline().peak  # fused kernels hold less
 
 
 def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:

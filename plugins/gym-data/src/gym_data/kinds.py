@@ -45,7 +45,7 @@ class Data(Component):
 
     def streams(self) -> bool:
         """Whether samples come window by window while training goes on: what it builds then has a `stream` of windows as well
-        (`gym_torch.source.Windows`), of which `train` is the first.
+        (`gym_torch.streaming.Windows`), of which `train` is the first.
         """
         return False
 

@@ -1,4 +1,6 @@
 # The public names with their types, for type checkers; `__init__.py` imports them on first use.
+from gym_deltasoup.artifact_merge import MergedArtifact as MergedArtifact
+from gym_deltasoup.artifact_merge import merge_artifacts as merge_artifacts
 from gym_deltasoup.config.community import AggregationMethod as AggregationMethod
 from gym_deltasoup.config.community import DeltaSoupConfig as DeltaSoupConfig
 from gym_deltasoup.config.dense import SLERP as SLERP
@@ -28,12 +30,10 @@ from gym_deltasoup.config.sparse import TIES as TIES
 from gym_deltasoup.config.sparse import Breadcrumbs as Breadcrumbs
 from gym_deltasoup.delta_soup import DeltaSoup as DeltaSoup
 from gym_deltasoup.kinds import Merger as Merger
-from gym_deltasoup.merge_artifacts import MergedArtifact as MergedArtifact
-from gym_deltasoup.merge_artifacts import merge_artifacts as merge_artifacts
-from gym_deltasoup.merge_vectors import MergedVectors as MergedVectors
-from gym_deltasoup.merge_vectors import merge_vectors as merge_vectors
 from gym_deltasoup.rounds.closing import RoundResult as RoundResult
 from gym_deltasoup.sources.inputs import Input as Input
+from gym_deltasoup.vector_merge import MergedVectors as MergedVectors
+from gym_deltasoup.vector_merge import merge_vectors as merge_vectors
 
 __version__: str
 from gym_deltasoup.config.privacy import DifferentialPrivacy as DifferentialPrivacy

@@ -11,7 +11,7 @@ import click
 from gym_core.errors import printable
 
 if TYPE_CHECKING:
-    from gym_deltasoup.merge_artifacts import MergedArtifact
+    from gym_deltasoup.artifact_merge import MergedArtifact
 
 
 @click.command()

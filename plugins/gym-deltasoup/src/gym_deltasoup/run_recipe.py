@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gym_core import Artifact, RecipeError
 from gym_core.component import load_object
-from gym_deltasoup.merge_artifacts import MergedArtifact, merge_artifacts
-from gym_deltasoup.merge_vectors import expected
+from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
 from gym_deltasoup.recipe import MergeRecipe
 from gym_deltasoup.sources.inputs import Input
+from gym_deltasoup.vector_merge import expected
 
 
 def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -> MergedArtifact:

@@ -14,12 +14,12 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from gym_core import Artifact, GymError
 from gym_core.component import load_object
+from gym_deltasoup.artifact_merge import check_free, merge_artifacts
 from gym_deltasoup.config.flower import FederatedRounds
 from gym_deltasoup.flower.records import arrays_of, kind_of, merged_arrays, write
 from gym_deltasoup.kinds import name_of, require
-from gym_deltasoup.merge_artifacts import check_free, merge_artifacts
-from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.sources.inputs import Input
+from gym_deltasoup.vector_merge import expected
 
 _log = logging.getLogger(__name__)
 ARRAYS = "arrays"  #: what Flower calls the weights of a message

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gym_core import GymError
 from gym_core.files import replacing
+from gym_deltasoup.artifact_merge import MergedArtifact, check_free, merge_artifacts
 from gym_deltasoup.config.dense import UniformSoup
 from gym_deltasoup.config.privacy import DifferentialPrivacy
 from gym_deltasoup.gaussian_mechanism import mu_of
-from gym_deltasoup.merge_artifacts import MergedArtifact, check_free, merge_artifacts
 from gym_deltasoup.privacy.ledger import PrivacyLedger
 from gym_deltasoup.sources.inputs import Input
 

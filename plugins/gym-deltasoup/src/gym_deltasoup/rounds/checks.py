@@ -11,10 +11,10 @@ from typing import Any
 
 from gym_adapters.lora_checkpoint import PREFIX
 from gym_core import GymError
-from gym_deltasoup.merge_vectors import LARGEST
 from gym_deltasoup.rounds.base import Base, squared
 from gym_deltasoup.rounds.contribution_store import lay_out
 from gym_deltasoup.sources.tensor_slices import Stored, sound
+from gym_deltasoup.vector_merge import LARGEST
 from gym_optim.promises import promised
 from gym_torch.checkpoints.load_delta import DeltaCodec
 from gym_torch.model.quantized_loading import maker_of

@@ -16,11 +16,10 @@ import torch
 from gym_core import Artifact, GymError
 from gym_core.files import remove, replacing
 from gym_core.outputlock import OutputLock
+from gym_deltasoup.artifact_merge import merge_artifacts
 from gym_deltasoup.ledger import merkle
 from gym_deltasoup.ledger.hash_chain import anchor
 from gym_deltasoup.ledger.ledger import Ledger
-from gym_deltasoup.merge_artifacts import merge_artifacts
-from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_gate import Gate, usable
@@ -32,6 +31,7 @@ from gym_deltasoup.rounds.round_report import Merged, report
 from gym_deltasoup.rounds.scores import scored
 from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
 from gym_deltasoup.rounds.secure_steps import forget
+from gym_deltasoup.vector_merge import expected
 
 FOLDER, REPORT = "rounds", "report.json"
 

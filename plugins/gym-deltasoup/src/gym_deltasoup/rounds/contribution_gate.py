@@ -14,10 +14,10 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_core.files import remove
+from gym_deltasoup.artifact_merge import merge_artifacts
 from gym_deltasoup.config.dense import UniformSoup
 from gym_deltasoup.kinds import Merger
 from gym_deltasoup.ledger.ledger import Contribution
-from gym_deltasoup.merge_artifacts import merge_artifacts
 from gym_deltasoup.rounds.checks import form
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_store import FILES

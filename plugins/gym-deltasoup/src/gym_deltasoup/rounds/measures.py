@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_core import Artifact
-from gym_deltasoup.merge_artifacts import group_of
+from gym_deltasoup.artifact_merge import group_of
 from gym_deltasoup.merging.sketch import sketches
 from gym_deltasoup.merging.sorted_coordinates import sorted_columns
 from gym_deltasoup.sources.files import Contribution, Files, Weights

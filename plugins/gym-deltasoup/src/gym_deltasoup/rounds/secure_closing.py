@@ -13,9 +13,8 @@ import click
 import numpy as np
 
 from gym_core import GymError
+from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
 from gym_deltasoup.kinds import Merger, name_of, require
-from gym_deltasoup.merge_artifacts import MergedArtifact, merge_artifacts
-from gym_deltasoup.merge_vectors import expected
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
 from gym_deltasoup.rounds.replay_detection import seed_of
@@ -27,6 +26,7 @@ from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded
 from gym_deltasoup.sources.group_means import KIND, LAYERS, write_change
 from gym_deltasoup.sources.inputs import Input
+from gym_deltasoup.vector_merge import expected
 
 MODEL = "model"
 GROUPS = "Under secure aggregation nobody sees single contributions: rows are groups, and nobody is given points."

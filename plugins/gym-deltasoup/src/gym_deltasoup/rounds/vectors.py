@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_deltasoup.merge_artifacts import group_of
+from gym_deltasoup.artifact_merge import group_of
 from gym_deltasoup.rounds.base import PIECE, Base
 from gym_deltasoup.sources.inputs import Input, opened
 

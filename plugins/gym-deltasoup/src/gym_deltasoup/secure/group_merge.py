@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_deltasoup.kinds import Merger
-from gym_deltasoup.merge_vectors import MergedVectors, merge_vectors
 from gym_deltasoup.merging.drawn import uniform
 from gym_deltasoup.secure.allowed import check_merger
+from gym_deltasoup.vector_merge import MergedVectors, merge_vectors
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_deltasoup.kinds import Merger
-from gym_deltasoup.merge_vectors import MergedVectors, merge_vectors
+from gym_deltasoup.vector_merge import MergedVectors, merge_vectors
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of

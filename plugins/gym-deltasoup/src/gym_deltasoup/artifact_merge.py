@@ -16,7 +16,6 @@ from gym_core.files import remove, replacing
 from gym_data.location import locate
 from gym_deltasoup.card import card
 from gym_deltasoup.kinds import Merger, name_of
-from gym_deltasoup.merge_vectors import Prepared, check_names, prepared, trusted_of, weights_of
 from gym_deltasoup.merging.rule import weighted
 from gym_deltasoup.merging.updates import CHUNK, Updates
 from gym_deltasoup.sources.adapters import Adapters
@@ -24,6 +23,7 @@ from gym_deltasoup.sources.files import Files
 from gym_deltasoup.sources.group_means import KIND, LAYERS, Changes, LayerChanges
 from gym_deltasoup.sources.inputs import Input, Opened, opened
 from gym_deltasoup.sources.models import Deltas, Models, Part
+from gym_deltasoup.vector_merge import Prepared, check_names, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
 REPORT = "merge.json"
@@ -73,7 +73,7 @@ def merge_artifacts(
         into: a directory that is not there yet, or is empty.
         base: the model that they were trained from: a family, a folder or a Hub id. Deltas need it, and mergers that combine
             changes; where it is named, an input that says that it belongs to another one is refused.
-        hostile: how many inputs may hold anything; see `gym_deltasoup.merge_vectors.expected`.
+        hostile: how many inputs may hold anything; see `gym_deltasoup.vector_merge.expected`.
         trusted: name of an input that is known to be honest.
         evaluate: says how good a candidate is; higher is better.
         rank: of the adapter that is written; by default the largest of the inputs.

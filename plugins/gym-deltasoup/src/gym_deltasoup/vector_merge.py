@@ -1,4 +1,4 @@
-"""Merges vectors in memory. Files are merged by `gym_deltasoup.merge_artifacts`, with the same rules and the same checks."""
+"""Merges vectors in memory. Files are merged by `gym_deltasoup.artifact_merge`, with the same rules and the same checks."""
 
 from __future__ import annotations
 
