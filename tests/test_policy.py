@@ -176,7 +176,7 @@ def test_it_is_noticed_where_somebody_asks():
     assert asked == sorted(f"engine asks for ours.{name}, line {line}" for name, line in named)
 
 
-def tests() -> list[Path]:
+def files_of_tests() -> list[Path]:
     """Return the files of all tests."""
     return [path for base in ("", "gym-core/", "plugins/*/") for path in ROOT.glob(f"{base}tests/**/*.py")]
 
@@ -184,7 +184,7 @@ def tests() -> list[Path]:
 def test_nothing_changes_the_class_of_what_is_there():
     """A module of ours stands in the place of another one and holds it; the other stays what it is."""
     found = []
-    texts = {path: path.read_text() for path in (*SOURCES, *tests())}
+    texts = {path: path.read_text() for path in (*SOURCES, *files_of_tests())}
     for path, text in ((path, text) for path, text in texts.items() if "__class__" in text):
         for node in ast.walk(ast.parse(text)):
             places = node.targets if isinstance(node, ast.Assign) else []
@@ -200,7 +200,7 @@ def test_tests_use_no_private_names_of_the_tree():
     code = "\n".join(path.read_text() for path in SOURCES)
     own = set(re.findall(r"(?:\bdef |\bclass |\bself\.|^)(_[a-z]\w*)", code, re.MULTILINE | re.IGNORECASE))
     found = []
-    texts = {path: path.read_text() for path in tests()}
+    texts = {path: path.read_text() for path in files_of_tests()}
     suspects = {path: text for path, text in texts.items() if own & set(re.findall(r"\b_[a-zA-Z]\w*", text))}
     assert len(suspects) > 20, "it looks at no test"
     for path, text in suspects.items():

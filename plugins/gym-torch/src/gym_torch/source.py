@@ -147,19 +147,7 @@ class Dataset(Source, Generic[E]):
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Check that the samples are those of the checkpoint, and that there are at least as many steps."""
-        if self.total < state["steps"]:
-            raise DataError(
-                f"the run had {state['steps']} steps when the checkpoint was written, and has {self.total}",
-                key="train.max_steps",
-                fix="a run can be made longer, not shorter; its checkpoints can be exported: gym export RUN/checkpoints/...",
-            )
-        for name, value in {"fingerprint": self.fingerprint, "samples": len(self.examples)}.items():
-            if state[name] != value:
-                raise DataError(
-                    f"the data changed since the checkpoint: {name} was {state[name]}, is {value}",
-                    key="data",
-                    fix="bring the old data back, or start over in another `output`",
-                )
+        check_continued(state, self.total, {"fingerprint": self.fingerprint, "samples": len(self.examples)})
 
     def _bounds(self, gone: int = 0, taken: int = 0) -> Ints:
         """Return the number of samples gone by at the start of each step and at the end: `[total + 1]`.
@@ -210,6 +198,26 @@ class Dataset(Source, Generic[E]):
             if self.train.shuffle
             else _in_turn(len(self.examples))
         )
+
+
+def check_continued(state: Mapping[str, Any], total: int, named: Mapping[str, object]) -> None:
+    """Check that a run of `total` steps goes on from a state: no shorter than it was, and over the samples that `named` names.
+
+    Raises DataError where it does not.
+    """
+    if total < state["steps"]:
+        raise DataError(
+            f"the run had {state['steps']} steps when the checkpoint was written, and has {total}",
+            key="train.max_steps",
+            fix="a run can be made longer, not shorter; its checkpoints can be exported: gym export RUN/checkpoints/...",
+        )
+    for name, value in named.items():
+        if state[name] != value:
+            raise DataError(
+                f"the data changed since the checkpoint: {name} was {state[name]}, is {value}",
+                key="data",
+                fix="bring the old data back, or start over in another `output`",
+            )
 
 
 @lru_cache(maxsize=4)

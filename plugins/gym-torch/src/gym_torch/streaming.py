@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gym_core import DataError, Train
+from gym_core import Train
 from gym_torch.config import endless
 from gym_torch.packing import Layout
-from gym_torch.source import E, E_co, Examples, Source, Step, order, share
+from gym_torch.source import E, E_co, Examples, Source, Step, check_continued, order, share
 
 BEGIN: Mapping[str, Any] = {"window": None, "place": 0}
 
@@ -131,18 +131,7 @@ class Streamed(Source, Generic[E]):
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Check that samples are made as they were, and note where steps begin. Raises DataError where they are not."""
-        if self.total < state["steps"]:
-            raise DataError(
-                f"the run had {state['steps']} steps when the checkpoint was written, and has {self.total}",
-                key="train.max_steps",
-                fix="a run can be made longer, not shorter; its checkpoints can be exported: gym export RUN/checkpoints/...",
-            )
-        if state["fingerprint"] != self.fingerprint:
-            raise DataError(
-                f"the data changed since the checkpoint: fingerprint was {state['fingerprint']}, is {self.fingerprint}",
-                key="data",
-                fix="bring the old data back, or start over in another `output`",
-            )
+        check_continued(state, self.total, {"fingerprint": self.fingerprint})
         self._places = {int(step): place for step, place in state["places"]}
 
     def _taken(self, waiting: list[Taken[E]], samples: Iterator[Taken[E]]) -> tuple[list[Taken[E]], list[Taken[E]]]:
