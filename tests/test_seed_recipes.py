@@ -8,7 +8,7 @@ import shutil
 from transformers import AutoConfig
 
 from gym_data.location import locate
-from gym_torch.model.value_head import ScalarHead
+from gym_torch.model.scalar_head import ScalarHead
 
 GRPO = """\
 model_name_or_path: tiny

@@ -15,7 +15,7 @@ TESTS = {
     "gym-torch/src/gym_torch/model/fused_attention.c": ("gym-torch/tests/test_packing.py",),
     "gym-torch/src/gym_torch/model/fused_ops.c": (
         "gym-torch/tests/test_linear_head.py",
-        "gym-torch/tests/test_shared_casts.py",
+        "gym-torch/tests/test_shared_input_casts.py",
     ),
 }
 

@@ -25,7 +25,7 @@ from gym_rewards import RewardInput
 from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_torch.checkpoints.open_artifact import opened
-from gym_torch.model.value_head import FILE, PREFIX
+from gym_torch.model.scalar_head import FILE, PREFIX
 
 torch.set_num_threads(1)
 TEXTS = [torch.tensor([[72, 105, 32, 109, 101, 258]]), torch.arange(40, 60)[None]]

@@ -26,7 +26,7 @@ from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit.bench import Bench
 from gym_testkit.team import start
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.value_head import FILE, ScalarHead
+from gym_torch.model.scalar_head import FILE, ScalarHead
 from gym_torch.packing import PACKED, PADDED
 
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training import awq, clipping
 from gym_quant.post_training.grid import Grid
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gym_core import GymError
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training import gptq
 from gym_quant.post_training.gptq import cholesky, rounded
 from gym_quant.post_training.grid import Grid

@@ -9,7 +9,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 from compressed_tensors.quantization.utils import calculate_qparams, compute_dynamic_scales_and_zp
 
-from gym_quant.config.scheme import BYTES, Scheme
+from gym_quant.config.stored_layout import BYTES, Scheme
 from gym_quant.post_training.grid import Codes, Grid, rounded_tokens
 
 

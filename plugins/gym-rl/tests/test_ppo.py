@@ -30,7 +30,7 @@ from gym_torch.batch import Piece
 from gym_torch.contribution import Contribution
 from gym_torch.loop.job import Job
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.value_head import FILE, ScalarHead
+from gym_torch.model.scalar_head import FILE, ScalarHead
 from gym_torch.observer import Observer, Progress
 from gym_torch.packing import PACKED, PADDED
 

@@ -16,7 +16,7 @@ from gym_torch import FSDP, TorchAlgorithm
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.metrics import Metrics
-from gym_torch.model.value_head import ScalarHead
+from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
 

@@ -21,7 +21,7 @@ from gym_torch.model import fused_modules, fused_ops
 from gym_torch.model.fused_modules import fuse
 from gym_torch.model.fused_ops import Kernel, gated, label_scores, rms_norm, rotate
 from gym_torch.model.gradient_checkpointing import recompute_layers
-from gym_torch.model.kernel_choices import with_gradients
+from gym_torch.model.kernel_trials import with_gradients
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.module_recognition import exact_turn
 from gym_torch.model.patched_forward import plain

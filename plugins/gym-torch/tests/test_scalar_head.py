@@ -20,7 +20,7 @@ from gym_torch.batch import Piece, packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.value_head import FILE, ScalarHead
+from gym_torch.model.scalar_head import FILE, ScalarHead
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "keep_last": 9}
 

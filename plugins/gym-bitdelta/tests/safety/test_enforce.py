@@ -25,7 +25,7 @@ from gym_bitdelta.variants_commands import variants
 from gym_core import Artifact, GymError, Run, execute, load_recipe
 from gym_core.record import RunRecord
 from gym_data.tokenizer import Tokenizer
-from gym_quant.commands import quantize
+from gym_quant.quantize_command import quantize
 from gym_rewards.reward import RewardInput
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.open_artifact import open_artifact

@@ -21,10 +21,10 @@ from gym_torch.kinds import Adapter, part
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
-from gym_torch.model.frozen_linear import speed_up_where_it_pays
 from gym_torch.model.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.onednn_linear import speed_up_where_it_pays
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import ALONE
 from gym_torch.policy import Policy

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from gym_bitdelta.runtime import tenant
+from gym_bitdelta.runtime.row_tenants import computing
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
-from gym_bitdelta.runtime.tenant_mapping import computing
 from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError

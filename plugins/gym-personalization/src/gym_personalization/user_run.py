@@ -24,7 +24,6 @@ from gym_personalization.base import FIX, AloneError, Base, pairs_of
 from gym_personalization.user_policy import UserAdapter, UserPolicy
 from gym_torch import planners
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
-from gym_torch.checkpoints.extending import schedule
 from gym_torch.checkpoints.saving import Results
 from gym_torch.config import torch_algorithm
 from gym_torch.console import warn
@@ -34,6 +33,7 @@ from gym_torch.loop import checks
 from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.job import Job, keeps_best
+from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.optimizer import built_over
 from gym_torch.loop.prepared_data import Prepared, described, prepare
 from gym_torch.loop.signals import Signals

@@ -27,7 +27,7 @@ from gym_torch.model.empty_model import NoDrawing
 from gym_torch.model.gradient_checkpointing import every, recompute_layers
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.rope_scaling import longest
-from gym_torch.model.value_head import freeze_lm_head
+from gym_torch.model.scalar_head import freeze_lm_head
 from gym_torch.packing import Layout
 from gym_torch.reference import left_out, matrices
 

@@ -20,7 +20,7 @@ from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of
+from gym_torch.model.scalar_head import ScalarHead, freeze_lm_head, head_of
 from gym_torch.policy import Policy
 from gym_torch.trained_part import FirstStepBatch
 

@@ -25,7 +25,7 @@ from gym_torch.contribution import Contribution, Parts
 from gym_torch.further_models import TrainedFurther
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.value_head import ScalarHead, head_of
+from gym_torch.model.scalar_head import ScalarHead, head_of
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy, evaluating
 

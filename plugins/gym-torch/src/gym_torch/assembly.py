@@ -17,7 +17,7 @@ from gym_optim.kinds import Optimizer
 from gym_torch import kernel_libraries, planners
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
-from gym_torch.checkpoints.extending import bases, go_on, schedule
+from gym_torch.checkpoints.resuming import bases, go_on
 from gym_torch.checkpoints.saving import Results
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
@@ -29,6 +29,7 @@ from gym_torch.loop import checks, summary, train_loop
 from gym_torch.loop.adapter_initialization import first_step, initialize
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.job import Job
+from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.optimizer import build_optimizer
 from gym_torch.loop.prepared_data import described, prepare
 from gym_torch.loop.signals import Signals
@@ -36,11 +37,11 @@ from gym_torch.loop.train_eval_parity import check_same_in_training
 from gym_torch.model import compiling, memory_meter, stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.frozen_linear import speed_up_where_it_pays
 from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.neftune import Noise
+from gym_torch.model.onednn_linear import speed_up_where_it_pays
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
 from gym_torch.policy import Policy

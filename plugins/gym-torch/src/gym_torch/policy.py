@@ -22,7 +22,7 @@ from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
-from gym_torch.model.shared_casts import share_casts
+from gym_torch.model.shared_input_casts import share_casts
 
 B = TypeVar("B", bound=Batch)
 

@@ -10,11 +10,11 @@ from typing import Any, Self
 from gym_core.errors import GymError
 from gym_core.outputlock import OutputLock
 from gym_training_free import questions
+from gym_training_free.answer_rewards import judge
 from gym_training_free.config import GRPOConfig, OpenAI
 from gym_training_free.endpoint.chat import ChatEndpoint
 from gym_training_free.endpoint.ledger import CapReached
 from gym_training_free.experience.library import ExperienceLibrary
-from gym_training_free.judging import judge
 from gym_training_free.open_endpoint import endpoint
 from gym_training_free.run import models
 from gym_training_free.session import Setting, asking, learn, save

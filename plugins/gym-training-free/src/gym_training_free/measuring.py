@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gym_core.recipe import Recipe
+from gym_training_free.answer_rewards import judge
 from gym_training_free.config import training_free
 from gym_training_free.endpoint.ledger import CapReached, Charge
 from gym_training_free.experience.library import ExperienceLibrary
-from gym_training_free.judging import judge
 from gym_training_free.learning.gate import Comparison, compare
 from gym_training_free.run import models, read
 from gym_training_free.session import Setting, asking

@@ -11,10 +11,10 @@ from gym_core.artifact import Artifact
 from gym_core.errors import GymError
 from gym_core.run import Run
 from gym_training_free import questions
+from gym_training_free.answer_rewards import judge
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.chat import ChatModel
 from gym_training_free.endpoint.ledger import dollars
-from gym_training_free.judging import judge
 from gym_training_free.learning.learner import Round
 from gym_training_free.session import Models, Setting, learn, save
 

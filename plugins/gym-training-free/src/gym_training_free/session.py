@@ -17,6 +17,7 @@ from gym_core.errors import GymError
 from gym_core.files import replacing, write_atomically
 from gym_rewards import sandbox
 from gym_training_free import __version__
+from gym_training_free.answer_rewards import Judge
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
 from gym_training_free.endpoint.chat import ChatModel, described
@@ -24,7 +25,6 @@ from gym_training_free.endpoint.journal import Journal
 from gym_training_free.endpoint.ledger import Ledger
 from gym_training_free.experience.library import FILE, ExperienceLibrary
 from gym_training_free.experience.operations import Limits
-from gym_training_free.judging import Judge
 from gym_training_free.learning.answering import Asking
 from gym_training_free.learning.gate import sign_test
 from gym_training_free.learning.group_lessons import Critic

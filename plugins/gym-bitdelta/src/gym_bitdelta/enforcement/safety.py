@@ -14,7 +14,7 @@ from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta.header import Zero
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import Encoder
-from gym_bitdelta.enforcement.projection import Alignment, project
+from gym_bitdelta.enforcement.safe_lora import Alignment, project
 from gym_bitdelta.models import Models
 from gym_bitdelta.safety import probe
 from gym_bitdelta.safety.gate import Gate, Probes

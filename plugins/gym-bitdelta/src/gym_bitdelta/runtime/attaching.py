@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.runtime.layers import Layer, Linear, Lookup, Norm
-from gym_bitdelta.runtime.tenant_mapping import Names
+from gym_bitdelta.runtime.row_tenants import Names
 from gym_torch.model.quantized_weights import Stored
 
 PROBED = 3  #: tokens of a row that shows how inputs are laid out

@@ -11,8 +11,8 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 from transformers.pytorch_utils import Conv1D
 
+from gym_bitdelta.runtime.row_tenants import Mixture, Names, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, few_rows
-from gym_bitdelta.runtime.tenant_mapping import Mixture, Names, active, computing
 from gym_core import GymError
 from gym_torch.model.quantized_weights import Stored
 

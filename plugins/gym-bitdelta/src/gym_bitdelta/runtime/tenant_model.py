@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from gym_bitdelta.delta import file
 from gym_bitdelta.runtime.attaching import attach, find_rows
 from gym_bitdelta.runtime.products import products
+from gym_bitdelta.runtime.row_tenants import Mixture, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, prepare
 from gym_bitdelta.runtime.tenant_cache import Tiers
-from gym_bitdelta.runtime.tenant_mapping import Mixture, active, computing
 from gym_core import GymError
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.generation.decoding import Completion

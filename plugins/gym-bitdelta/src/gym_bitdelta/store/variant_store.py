@@ -18,7 +18,7 @@ from gym_bitdelta.store import record
 from gym_bitdelta.store.content import Content, staged
 from gym_bitdelta.store.evidence_check import check_stored
 from gym_bitdelta.store.index import Index, Listing
-from gym_bitdelta.store.open_folders import OpenFolders
+from gym_bitdelta.store.process_folders import ProcessFolders
 from gym_bitdelta.store.record import NOT_EVALUATED, Variant
 from gym_bitdelta.store.user_id import check_user_id
 from gym_core import Artifact, BusyError, GymError
@@ -55,7 +55,7 @@ class VariantStore:
         self.root = root
         self.index = Index(root, create)
         self._content = Content(root)
-        self._folders = OpenFolders(root, self.index)
+        self._folders = ProcessFolders(root, self.index)
         self._located: dict[tuple[str, int], ExitStack] = {}  # by user and thread
         self._turn = threading.Lock()
 

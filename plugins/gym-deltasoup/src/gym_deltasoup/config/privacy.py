@@ -21,7 +21,7 @@ class DifferentialPrivacy(Merger):
     contributor alone. Names, layers, number formats and ranks are not hidden.
     """
 
-    target: ClassVar[str] = "gym_deltasoup.privacy.mechanism:DifferentialPrivacyRule"
+    target: ClassVar[str] = "gym_deltasoup.privacy.private_merge:DifferentialPrivacyRule"
     needs_base: ClassVar[bool] = True
     bounded_by: ClassVar[str] = "norm"
 

@@ -24,13 +24,13 @@ from gym_deltasoup.rewards.schemes import Known, rewards
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_gate import Gate, usable
 from gym_deltasoup.rounds.contribution_store import without_change
-from gym_deltasoup.rounds.measures import BesideResult, beside_result
+from gym_deltasoup.rounds.model_scores import scored
 from gym_deltasoup.rounds.replay_detection import Earlier, keep, seed_of
 from gym_deltasoup.rounds.reputation import reputations, weight
 from gym_deltasoup.rounds.round_report import Merged, report
-from gym_deltasoup.rounds.scores import scored
 from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
 from gym_deltasoup.rounds.secure_steps import forget
+from gym_deltasoup.rounds.update_statistics import BesideResult, beside_result
 from gym_deltasoup.vector_merge import expected
 
 FOLDER, REPORT = "rounds", "report.json"

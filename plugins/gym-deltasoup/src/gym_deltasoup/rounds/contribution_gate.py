@@ -21,9 +21,9 @@ from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.checks import form
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_store import FILES
-from gym_deltasoup.rounds.measures import beside
+from gym_deltasoup.rounds.model_scores import UNKNOWN, Scores, of_base, scored
 from gym_deltasoup.rounds.replay_detection import Earlier, seed_of
-from gym_deltasoup.rounds.scores import UNKNOWN, Scores, of_base, scored
+from gym_deltasoup.rounds.update_statistics import beside
 from gym_deltasoup.sources.inputs import Input
 
 NOTHING = 1e-6  #: norm of a change that is none, in medians of the norms; with privacy, in `privacy_clip`

@@ -10,8 +10,8 @@ from typing import Any
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_gate import Gated
-from gym_deltasoup.rounds.measures import BesideResult
-from gym_deltasoup.rounds.scores import Scores
+from gym_deltasoup.rounds.model_scores import Scores
+from gym_deltasoup.rounds.update_statistics import BesideResult
 
 OPEN = "Enrolment is open: one person may hold many names, and nothing but the robust rule and the gate stands against that."
 

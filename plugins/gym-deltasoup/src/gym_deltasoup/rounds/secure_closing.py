@@ -16,11 +16,11 @@ from gym_core import GymError
 from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
 from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.rounds.community import Community
-from gym_deltasoup.rounds.measures import BesideResult, beside, beside_result
+from gym_deltasoup.rounds.model_scores import Scores, of_base, scored
 from gym_deltasoup.rounds.replay_detection import seed_of
 from gym_deltasoup.rounds.round_report import OPEN, before_and_after, beside_each, head, of_merge
-from gym_deltasoup.rounds.scores import Scores, of_base, scored
 from gym_deltasoup.rounds.secure_steps import Team, advertised, context, require_over, teams
+from gym_deltasoup.rounds.update_statistics import BesideResult, beside, beside_result
 from gym_deltasoup.rounds.vectors import numbers
 from gym_deltasoup.secure.collector import unmasked
 from gym_deltasoup.secure.fixed_point import decoded

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.value_head import ScalarHead, freeze_lm_head, head_of
+from gym_torch.model.scalar_head import ScalarHead, freeze_lm_head, head_of
 from gym_torch.objective import E, Objective
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out

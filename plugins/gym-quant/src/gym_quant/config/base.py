@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 
 from gym_core import Quantizer, Slot
 from gym_data.kinds import Data
-from gym_quant.config.scheme import Scheme, declared
+from gym_quant.config.stored_layout import Scheme, declared
 
 
 class Sampling(Quantizer):

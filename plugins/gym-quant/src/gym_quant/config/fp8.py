@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from gym_quant.config.base import PostTraining
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 
 
 class FP8(PostTraining):

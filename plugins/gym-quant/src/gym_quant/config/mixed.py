@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
 from gym_quant.config.base import PostTraining
-from gym_quant.config.scheme import Scheme, data_bytes, declared, linear
+from gym_quant.config.stored_layout import Scheme, data_bytes, declared, linear
 
 
 class Mixed(PostTraining):

@@ -10,7 +10,7 @@ from pydantic import SerializeAsAny
 from gym_core import Slot
 from gym_quant.config.base import PostTraining
 from gym_quant.config.hqq import HQQ
-from gym_quant.config.scheme import Stored, data_bytes, file_bytes, header_bytes, linear
+from gym_quant.config.stored_layout import Stored, data_bytes, file_bytes, header_bytes, linear
 from gym_torch.kinds import LoadTimeQuantizer
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_quant.config.awq import AWQ
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.clipping import best_clip, unshrunk
 from gym_quant.post_training.grid import Codes, Grid
 from gym_quant.post_training.method import Layer, Method

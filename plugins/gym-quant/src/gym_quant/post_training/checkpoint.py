@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.grid import Codes
 from gym_torch.checkpoints import weight_shards
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.grid import Codes, Grid
 
 MOST_REGAIN = 1.25  #: by which scales of a row may be multiplied: what inputs of few tokens say is no more certain

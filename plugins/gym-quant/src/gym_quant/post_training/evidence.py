@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gym_core import Artifact
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.walk import Walk
 
 PARTS = ("", "_packed", "_scale", "_shape", "_zero_point")

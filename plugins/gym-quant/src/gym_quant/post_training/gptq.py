@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_quant.config.gptq import GPTQ
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.grid import Codes, Grid
 from gym_quant.post_training.method import Layer, Method
 

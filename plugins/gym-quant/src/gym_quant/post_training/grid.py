@@ -11,7 +11,7 @@ import torch
 from compressed_tensors.compressors.pack_quantized import pack_to_int32, unpack_from_int32
 from torch import Tensor
 
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FLOAT8).max

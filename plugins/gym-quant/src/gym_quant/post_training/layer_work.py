@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training import evidence
 from gym_quant.post_training.calibration import Samples
 from gym_quant.post_training.checkpoint import Checkpoint

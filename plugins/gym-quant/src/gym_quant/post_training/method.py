@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_quant.config.base import PostTraining
-from gym_quant.config.scheme import Scheme
+from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.grid import Codes
 
 Options = TypeVar("Options", bound=PostTraining)

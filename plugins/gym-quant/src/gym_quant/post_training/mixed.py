@@ -13,7 +13,7 @@ from gym_core import GymError
 from gym_core.component import load_object
 from gym_quant.config.gptq import GPTQ
 from gym_quant.config.mixed import Mixed
-from gym_quant.config.scheme import Scheme, data_bytes
+from gym_quant.config.stored_layout import Scheme, data_bytes
 from gym_quant.post_training.grid import Codes, Grid
 from gym_quant.post_training.method import Layer, Method
 from gym_torch.checkpoints.weight_shards import CODES

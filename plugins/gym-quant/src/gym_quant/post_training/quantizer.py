@@ -20,7 +20,7 @@ from gym_core.component import load_object
 from gym_core.files import remove
 from gym_export import SafetensorsExporter
 from gym_quant.config.base import PostTraining
-from gym_quant.config.scheme import Scheme, fitted, linear
+from gym_quant.config.stored_layout import Scheme, fitted, linear
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training import separate_experts as experts
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read

@@ -40,7 +40,7 @@ from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import read_model
 from gym_torch.model.model_files import check_weights
 from gym_torch.model.quantizable_weights import tell
-from gym_torch.model.value_head import ScalarHead
+from gym_torch.model.scalar_head import ScalarHead
 
 if TYPE_CHECKING:
     from gym_rl.reward_models import Model, ProcessModel

@@ -13,12 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from gym_serve.api import (
+    anthropic_messages,
     chat_completions,
     completions,
     embeddings,
     errors,
     json_body,
-    messages,
     models,
     responses,
     score,
@@ -37,8 +37,8 @@ POSTED: Mapping[str, Callable[..., Any]] = {
     "/v1/chat/completions": chat_completions.chat_completions,
     "/v1/completions": completions.completions,
     "/v1/responses": responses.responses,
-    "/v1/messages": messages.messages,
-    "/v1/messages/count_tokens": messages.count_tokens,
+    "/v1/messages": anthropic_messages.messages,
+    "/v1/messages/count_tokens": anthropic_messages.count_tokens,
     "/v1/embeddings": embeddings.embeddings,
     "/v1/score": score.score,
     "/v1/score/evaluation": score.score_evaluation,

@@ -25,9 +25,9 @@ from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.model.precision_probe import device
+from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in
-from gym_torch.model.value_head import ScalarHead
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 UNBOUNDED = 2**20  #: tokens of context, where a model names none

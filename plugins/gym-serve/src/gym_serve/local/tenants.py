@@ -14,8 +14,8 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
+from gym_bitdelta.runtime.row_tenants import computing
 from gym_bitdelta.runtime.tenant import Tenant
-from gym_bitdelta.runtime.tenant_mapping import computing
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer

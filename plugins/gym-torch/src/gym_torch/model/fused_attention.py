@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
 from gym_torch import native_code
-from gym_torch.model.kernel_choices import Choices, Results, Work, with_gradients
 from gym_torch.model.kernel_functions import KernelFunctions, Scores
+from gym_torch.model.kernel_trials import Choices, Results, Work, with_gradients
 from gym_torch.segment_spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")

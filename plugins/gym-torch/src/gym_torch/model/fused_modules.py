@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.model import fused_ops
-from gym_torch.model.kernel_choices import Choices, Work, apart, with_gradients
+from gym_torch.model.kernel_trials import Choices, Work, apart, with_gradients
 from gym_torch.model.module_recognition import (
     ACTIVATIONS,
     Network,

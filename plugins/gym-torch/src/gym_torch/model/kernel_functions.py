@@ -1,7 +1,7 @@
 """Functions that compute what layers do between matrix products, and attention, in fewer passes over memory than torch.
 
 The engine has some for a CPU; libraries bring others (`gym_torch.KernelLibrary`). Whoever made them, each is tried against torch
-and float64 before it is used (`gym_torch.model.kernel_choices`).
+and float64 before it is used (`gym_torch.model.kernel_trials`).
 """
 
 from __future__ import annotations

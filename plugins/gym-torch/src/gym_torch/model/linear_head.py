@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_torch.model.fused_modules import CHOICES
-from gym_torch.model.kernel_choices import Work
+from gym_torch.model.kernel_trials import Work
 
 TRIED = 32  #: rows of logits in a trial of the kernel
 LabelScores = Callable[[Tensor, Tensor, bool], Tensor]

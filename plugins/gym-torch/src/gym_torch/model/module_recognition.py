@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 
-from gym_torch.model.kernel_choices import apart, with_gradients
+from gym_torch.model.kernel_trials import apart, with_gradients
 from gym_torch.model.patched_forward import called_alone
 
 SAME = 1e-5  #: a module computes a formula where it is so near to it in fp32, relative

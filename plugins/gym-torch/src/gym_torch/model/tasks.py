@@ -21,7 +21,7 @@ from transformers import (
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
 from gym_torch.model.mapped_weights import Raised
-from gym_torch.model.value_head import ScalarHead
+from gym_torch.model.scalar_head import ScalarHead
 
 PROBE = 32  #: tokens that a model is asked about
 LENGTHS = (5, 12, 19, 32)  #: of the texts that are scored

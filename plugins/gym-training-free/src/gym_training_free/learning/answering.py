@@ -9,6 +9,7 @@ from functools import partial
 
 from gym_rewards.reward import RewardInput
 from gym_training_free import tools
+from gym_training_free.answer_rewards import UNJUDGED, Judge, Judgement
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
 from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Message
@@ -16,7 +17,6 @@ from gym_training_free.endpoint.journal import Key
 from gym_training_free.endpoint.reward_calls import Account
 from gym_training_free.experience import retrieval
 from gym_training_free.experience.library import ExperienceLibrary
-from gym_training_free.judging import UNJUDGED, Judge, Judgement
 from gym_training_free.prompting import Prompts
 from gym_training_free.questions import Question
 

@@ -17,7 +17,7 @@ from gym_core import Artifact, DataError, GymError
 from gym_export import SafetensorsExporter
 from gym_optim.config import Constant, ScheduleFreeAdamW
 from gym_torch import EarlyStopping
-from gym_torch.model.value_head import FILE
+from gym_torch.model.scalar_head import FILE
 
 CONSTANT: dict[str, Any] = {"scheduler": Constant()}
 

@@ -18,7 +18,7 @@ from gym_core import Run
 from gym_torch.console import say
 from gym_torch.kinds import Adapter, part
 from gym_torch.model.adapted import AdaptedModel
-from gym_torch.model.kernel_choices import watched
+from gym_torch.model.kernel_trials import watched
 from gym_torch.model.precision_probe import milliseconds, remembered
 
 RECORD = "frozen_products"  #: in the record of a run: whether oneDNN computes them

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gym_core import PluginError, Recipe, RecipeError
+from gym_core import Recipe, RecipeError
 from gym_data.location import locate
-from gym_optim.config import Linear
-from gym_optim.kinds import Scheduler
-from gym_optim.promises import named, promised
 from gym_torch.checkpoints import training_state
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say
-from gym_torch.contract_checks import number
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import Job
+from gym_torch.loop.lr_schedule import schedule
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
-
-
-def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate after so many of `total` steps."""
-    warmup = recipe.train.warmup
-    steps = round(warmup * total) if warmup < 1 else round(warmup)
-    scheduler, key = part(recipe, Scheduler) or Linear(), "scheduler"
-    factor: Callable[[int], object] = scheduler.build(total=total, warmup=steps)
-    promised(factor, Callable, scheduler, key)  # type: ignore[arg-type]
-
-    def checked(step: int) -> float:
-        by = f"the schedule of {named(scheduler)}"
-        found = number(factor(step), by, key)
-        if not 0 <= found < inf:  # a step with such a rate would seem to be the fault of its samples
-            fix = "let it return a factor of the learning rate, from 0"
-            raise PluginError(f"{by} returned {found} after {step} of {total} steps", key=key, fix=fix)
-        return found
-
-    return checked
 
 
 def extended(recipe: Recipe, job: Job, before: int) -> str:
@@ -73,7 +50,7 @@ def bases(model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
 
 
 def go_on(found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe) -> None:
-    """Put a job where a checkpoint left it, and say so. Raises what `resume.restore` and `extended` raise."""
+    """Put a job where a checkpoint left it, and say so. Raises what `training_state.restore` and `extended` raise."""
     before = training_state.restore(found, job, policy, conditions)
     say(f"continuing from {found.name}")
     if job.progress.total > before:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gym_bitdelta.delta import records
-from gym_bitdelta.enforcement.projection import by_sensitivity, cosine, projected
+from gym_bitdelta.enforcement.safe_lora import by_sensitivity, cosine, projected
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6), (3, 5, 7)])

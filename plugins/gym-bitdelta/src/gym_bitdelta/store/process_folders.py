@@ -24,7 +24,7 @@ FOLDER = "open"
 OWN = re.compile(r"\d+-[0-9a-f]{8}")  #: what the folder of a process is called
 
 
-class OpenFolders:
+class ProcessFolders:
     """Gives folders to this process, and takes away those of dead ones."""
 
     def __init__(self, root: Path, index: Index) -> None:

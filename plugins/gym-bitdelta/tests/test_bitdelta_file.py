@@ -8,7 +8,7 @@ import struct
 import pytest
 import torch
 
-from gym_bitdelta import interchange
+from gym_bitdelta import bitdelta_file
 from gym_bitdelta.delta import records
 from gym_bitdelta.fit.encode_weight import encode
 from gym_bitdelta.fit.quant_scheme import Coding
@@ -23,13 +23,13 @@ def path(tmp_path):
         "b": records.raw(torch.randn(40, generator=draws)),
         "same": records.zero((4, 4)),
     }
-    interchange.write(tmp_path / "x.bitdelta", made)
+    bitdelta_file.write(tmp_path / "x.bitdelta", made)
     return tmp_path / "x.bitdelta", made
 
 
 def test_signs_and_the_mean_come_back(path):
     file, made = path
-    found = interchange.read(file)
+    found = bitdelta_file.read(file)
     assert found.keys() == {"a.weight", "b"}
     assert torch.allclose(found["a.weight"].values(), made["a.weight"].values(), rtol=1e-3)
     change = made["b"].values()
@@ -37,7 +37,7 @@ def test_signs_and_the_mean_come_back(path):
 
 
 def test_bytes_are_where_the_rule_says(tmp_path):
-    interchange.write(tmp_path / "x", {"w": records.raw(torch.tensor([[1.0, -3.0, 0.0]]), exact=True)})
+    bitdelta_file.write(tmp_path / "x", {"w": records.raw(torch.tensor([[1.0, -3.0, 0.0]]), exact=True)})
     wanted = b"BITDELTA" + struct.pack("<IIIcIQQfII", 1, 1, 1, b"w", 2, 1, 3, 4 / 3, 1, 0b101)
     assert (tmp_path / "x").read_bytes() == wanted
 
@@ -46,12 +46,12 @@ def test_bytes_of_several_tensors_are_those_of_the_public_writer(tmp_path):
     """By the layout that hanzoai/ml documents (`bitdelta.rs`): names in order, 33 numbers in two words, lengths in four bytes."""
     change = torch.tensor([(-1.0) ** each * (each + 0.5) for each in range(33)])
     made = {"z": records.raw(torch.tensor([-2.0]), exact=True), "a.0": records.raw(change, exact=True)}
-    interchange.write(tmp_path / "x", made)
+    bitdelta_file.write(tmp_path / "x", made)
     first = struct.pack("<I3sIQfIII", 3, b"a.0", 1, 33, 16.5, 2, 0x55555555, 1)
     second = struct.pack("<I1sIQfII", 1, b"z", 1, 1, 2.0, 1, 0)
     assert (tmp_path / "x").read_bytes() == b"BITDELTA" + struct.pack("<II", 1, 2) + first + second
     (tmp_path / "y").write_bytes(b"BITDELTA" + struct.pack("<II", 1, 2) + second + first)  # in another order
-    found = interchange.read(tmp_path / "y")
+    found = bitdelta_file.read(tmp_path / "y")
     assert found["a.0"].values().tolist() == [16.5 * (-1) ** each for each in range(33)]
 
 
@@ -86,7 +86,7 @@ def test_another_program_reads_what_is_written_and_writes_what_is_read(tmp_path)
         for number, shape in enumerate([(1,), (31,), (32,), (33,), (3, 65), (2, 3, 11), (64, 16)])
     }
     made = {name: records.raw(change, exact=True) for name, change in changes.items()}
-    interchange.write(tmp_path / "ours", made)
+    bitdelta_file.write(tmp_path / "ours", made)
     theirs = list(read_elsewhere((tmp_path / "ours").read_bytes()))
     assert [name.decode() for name, *_ in theirs] == sorted(changes)
     for name, shape, scale, signs in theirs:
@@ -95,7 +95,7 @@ def test_another_program_reads_what_is_written_and_writes_what_is_read(tmp_path)
         assert scale == pytest.approx(sum(map(abs, change.flatten().tolist())) / change.numel(), rel=2e-7)
         assert signs == [value >= 0 for value in change.flatten().tolist()]
     (tmp_path / "theirs").write_bytes(written_elsewhere(theirs[::-1]))
-    found = interchange.read(tmp_path / "theirs")
+    found = bitdelta_file.read(tmp_path / "theirs")
     for name, shape, scale, signs in theirs:
         wanted = torch.tensor([scale if sign else -scale for sign in signs]).view(shape)
         assert torch.equal(found[name.decode()].values(), wanted)
@@ -124,7 +124,7 @@ def test_what_lies_is_refused(path):
     for what, data in broken(file.read_bytes()):
         file.write_bytes(data)
         with pytest.raises(GymError, match="this is no sound"):
-            interchange.read(file)
+            bitdelta_file.read(file)
             pytest.fail(what)
     with pytest.raises(GymError, match="cannot be read"):
-        interchange.read(file.with_name("absent"))
+        bitdelta_file.read(file.with_name("absent"))
