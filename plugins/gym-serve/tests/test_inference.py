@@ -18,7 +18,7 @@ import pytest
 from parrot import Parrot, ParrotEngine
 
 from gym_core.cli import run
-from gym_core.errors import BusyError
+from gym_core.errors import BUSY, BusyError
 from gym_serve import Limits, ModelSource, Sampling
 from gym_serve.inference.rows import Answers, rows
 from gym_serve.inference.run import Asking, infer
@@ -102,6 +102,25 @@ def test_answers_to_other_rows_or_made_otherwise_are_not_gone_on_with(tmp_path):
     with pytest.raises(BusyError, match="not of this command"):
         answered(given, tmp_path / "mine.jsonl")
     assert (tmp_path / "mine.jsonl").read_text() == "precious"
+
+
+def test_answers_of_a_model_that_changed_under_its_path_are_not_gone_on_with(strange, tmp_path, capsys):
+    """Another training in the same directory, another file of an adapter or a template: two models would answer one file."""
+    given, model = write(tmp_path / "in.jsonl", 3), tmp_path / "demo"
+    paths = {"model": model, "adapter": tmp_path / "own", "template": tmp_path / "own.jinja"}
+    for folder in (model, paths["adapter"]):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("one")
+    paths["template"].write_text("one")
+    words = ["inference", str(model), "engine=parrot", f"adapters.alice={paths['adapter']}", "tenant=alice"]
+    words += [f"template={paths['template']}", "--input", str(given), "--output", str(tmp_path / "out.jsonl")]
+    assert run(words) == 0 == run(words)
+    for name, path in paths.items():
+        file = path / "model.safetensors" if path.is_dir() else path
+        file.write_text("two")
+        assert run(words) == BUSY
+        assert f"{name}" in capsys.readouterr().err
+        file.write_text("one")
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):

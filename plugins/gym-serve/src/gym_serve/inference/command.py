@@ -46,10 +46,12 @@ def inference(words: tuple[str, ...], given: Path, output: Path) -> None:
         raise RecipeError(
             "takes one model", key="models", fix="name one, and its adapters with `adapters.NAME=PATH tenant=NAME`"
         )
+    from gym_serve.inference.made_by import made_by
     from gym_serve.inference.rows import Answers, count
 
     total = count(given)
     settings = {key: value for key, value in options.model_dump(mode="json").items() if key not in RUNNING}
+    settings |= made_by(options)
     with Answers(output, given, settings) as answers:
         before = answers.done
         progress = Progress(total, before)
