@@ -221,6 +221,7 @@ def test_a_state_of_something_else_is_refused(engine: Engine, crowd: Crowd, tmp_
         ({"optimizer": "lomo"}, "works in the backward pass"),
         ({"train": {"precision": "bf16"}}, "for one user, and"),
         ({"algorithm": {"name": "dpo", "ref_model": "tiny"}}, "needs a second model"),
+        ({"export": ["safetensors"]}, "exports are written by the run of one user"),
     ],
 )
 def test_what_users_cannot_share_is_refused(
@@ -233,3 +234,12 @@ def test_what_users_cannot_share_is_refused(
     with pytest.raises(RecipeError, match=why):
         engine.join("2", load_recipe(raw), tmp_path)
     assert engine.free == 3
+
+
+def test_embeddings_that_no_adapter_holds_are_not_added_for_users(crowd: Crowd, tmp_path: Path) -> None:
+    """As in a run of its own: what each user saves would lack them."""
+    raw = crowd.recipe(0, tmp_path).canonical()
+    raw["model"] = {**raw["model"], "resize_vocab": True}
+    raw["data"] = {**raw["data"], "template": "chatml"}
+    with pytest.raises(RecipeError, match="does not hold the embeddings"):
+        Engine(load_recipe(raw), tmp_path, users=1)

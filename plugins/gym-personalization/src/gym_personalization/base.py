@@ -18,6 +18,7 @@ from gym_personalization.user_policy import HALVES
 from gym_torch.distributed.accelerator import new_accelerator
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.kinds import Adapter, part
+from gym_torch.loop import checks
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
@@ -49,7 +50,7 @@ class Base:
         self.run = Run(recipe, output, record, resuming=bool(record.read()))
         if recipe.quantization:
             recipe.quantization.check()  # before anybody is trained for what it would refuse
-        _check(recipe)
+        check_shared(recipe)
         loaded = manager_for(recipe.hooks).hook.load_model(run=self.run)
         self.loaded: LoadedModel = promised(loaded, LoadedModel, recipe.model or "the hook load_model", "model")
         self.accelerator = new_accelerator()
@@ -63,6 +64,7 @@ class Base:
         self._bare = _sharing(model)  # nobody watches its layers
         self._shell: tuple[str, AdaptedModel] | None = None
         adapted = self.adapted(recipe)
+        checks.adapter(adapted, self.loaded)
         self.pairs = pairs_of(adapted, recipe)
         self._groups = _template(adapted.model, self.pairs)
         recompute_layers(model, recipe.train.gradient_checkpointing)
@@ -133,7 +135,7 @@ def _shape(pair: LowRank) -> tuple[Any, ...]:
     return tuple(pair.first.shape), tuple(pair.second.shape), pair.scaling
 
 
-def _check(recipe: Recipe) -> None:
+def check_shared(recipe: Recipe) -> None:
     """Raise AloneError for what a recipe says that no two users can share."""
     if part(recipe, Adapter) is None:
         raise AloneError("users share one model, and each trains an adapter", key="adapter", fix="set `adapter: lora`")
@@ -141,6 +143,12 @@ def _check(recipe: Recipe) -> None:
         raise AloneError(
             "random weights are those of one seed, and each user has its own", key="model.init", fix="leave it out"
         )
+    if recipe.export:
+        raise AloneError("exports are written by the run of one user", key="export", fix=f"take it out, or {FIX}")
+    trainers = manager_for(recipe.hooks).hook.build_trainer.get_hookimpls()
+    if names := [each.plugin_name for each in trainers if each.plugin_name != "defaults"]:
+        why = f"{names[0]} is asked for the trainer of one user"
+        raise AloneError(why, key="hooks", fix=f"take it out, or {FIX}")
     if recipe.train.gradient_checkpointing in LONG:
         why = "a layer over a slice of a row does not know whose tokens these are"
         raise AloneError(why, key="train.gradient_checkpointing", fix="set `gradient_checkpointing: true`")

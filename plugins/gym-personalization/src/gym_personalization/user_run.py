@@ -20,7 +20,7 @@ from gym_core.run import opening
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import promised
-from gym_personalization.base import FIX, AloneError, Base, pairs_of
+from gym_personalization.base import FIX, AloneError, Base, check_shared, pairs_of
 from gym_personalization.user_policy import UserAdapter, UserPolicy
 from gym_torch import planners
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
@@ -74,7 +74,7 @@ class UserRun:
     def finish(self) -> Artifact:
         """Write what was trained to `output/model` as a run of its own does, and say how it went.
 
-        Where a quantizer follows, the record names no `artifact` before that is over: `roster.delivered` writes it.
+        Where a quantizer follows, the record names no `artifact` before that is over: `user_scheduler.delivered` writes it.
         """
         artifact = self.results.keep(self.job)
         progress = self.job.progress
@@ -115,6 +115,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     run = Run(recipe, output, RunRecord(output / "run.json"), resuming=resuming)
     run.record.update(artifact=None, error=None, **opening(recipe, run.record.read() if resuming else {}))
     checks.before_data(config, recipe, base.loaded)
+    check_shared(recipe)
     objective: Objective[Any] = load_object(config.objective)(config, base.loaded.layout)
     _check(recipe, objective)
 
