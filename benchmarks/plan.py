@@ -124,8 +124,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_torch.model.adapted import adapt
     from gym_torch.model.layout_support import layout_for
     from gym_torch.model.memory_meter import Meter
+    from gym_torch.model.parameter_groups import groups_of
     from gym_torch.model.precision_probe import device
-    from gym_torch.observer import Observer, Progress
+    from gym_torch.observer import Observers, Progress
     from gym_torch.policy import Policy
     from gym_torch.source import Step
 
@@ -158,10 +159,10 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
     samples = [Example.longest(str(number), length) for number, length in enumerate(lengths)]
     config = AdamW()
-    optimizer = build_optimizer(config, policy, 1e-4)
+    optimizer = build_optimizer(config, groups_of(policy.model, policy), 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
-        optimizer=optimizer, optimizer_config=config, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observer(),
+        optimizer=optimizer, optimizer_config=config, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observers([]),
         save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):

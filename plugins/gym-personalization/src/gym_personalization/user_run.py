@@ -34,7 +34,7 @@ from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.job import Job, keeps_best
 from gym_torch.loop.lr_schedule import schedule
-from gym_torch.loop.optimizer import built_over
+from gym_torch.loop.optimizer import optimizer_of
 from gym_torch.loop.prepared_data import Prepared, described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.model import stop_tokens
@@ -140,9 +140,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     if found.resources:
         raise AloneError("this algorithm holds resources of its own", key="algorithm", fix=FIX)
 
-    optimizer_config = part(recipe, Optimizer) or AdamW()
-    optimizer = built_over(optimizer_config, base.groups(policy.pairs), train.learning_rate)
-    checks.optimizer(optimizer_config, optimizer, recipe, train, 1)
+    optimizer_config, optimizer = optimizer_of(recipe, base.groups(policy.pairs), train, processes=1)
     checkpoints = Checkpoints(output / "checkpoints", train.keep_last, warn)
     conditions = {"the base model": base.fingerprint, "the recipe": recipe.fingerprint()}
     results = Results(run, base.loaded, adapter, policy, checkpoints, conditions, stops)

@@ -12,25 +12,22 @@ from typing import Any
 
 from gym_core import Artifact, Run
 from gym_core.component import load_object
-from gym_optim.config import AdamW
-from gym_optim.kinds import Optimizer
 from gym_torch import kernel_libraries, planners
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
-from gym_torch.checkpoints.resuming import bases, go_on
+from gym_torch.checkpoints.resuming import conditions_of, go_on
 from gym_torch.checkpoints.saving import Results
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
 from gym_torch.distributed.accelerator import new_accelerator, spread_of
-from gym_torch.further_models import adapt_further
-from gym_torch.kinds import part
+from gym_torch.further_models import trained_further
 from gym_torch.loop import checks, summary, train_loop
 from gym_torch.loop.adapter_initialization import first_step, initialize
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.job import Job
 from gym_torch.loop.lr_schedule import schedule
-from gym_torch.loop.optimizer import build_optimizer
+from gym_torch.loop.optimizer import optimizer_of
 from gym_torch.loop.prepared_data import described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_eval_parity import check_same_in_training
@@ -42,6 +39,7 @@ from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.neftune import Noise
 from gym_torch.model.onednn_linear import speed_up_where_it_pays
+from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
 from gym_torch.policy import Policy
@@ -85,10 +83,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         disable_dropout(adapted.model)
 
     objective: Objective[Any, Any] = load_object(config.objective)(config, model.layout)
-    further = config.further()
-    auxiliary = objective.load_auxiliary_modules(
-        model, [adapt_further(each, recipe, model) for each in further if each.trains]
-    )
+    auxiliary = objective.load_auxiliary_modules(model, trained_further(config, recipe, model, train))
     recompute_layers(adapted.model, train.gradient_checkpointing)
     spread = spread_of(recipe, accelerator)
     spread.place(adapted.model)
@@ -100,7 +95,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     if found:
         training_state.load(found, adapted, policy)
 
-    references = tuple(Reference(each, policy, adapted, model, run) for each in further if not each.trains)
+    references = tuple(Reference(each, policy, adapted, model, run) for each in config.further() if not each.trains)
     parts = Parts(
         run, config, model, adapted, objective, policy, data, train, accelerator, references, found is not None
     )
@@ -116,15 +111,12 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     compiling.compile_where_it_pays(run, adapted.model, model, train, source.tokens)
     if accelerator.num_processes == 1:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
-    wrapped = spread.wrap(policy)
-    wrapped.train()
+    wrapped = spread.wrap(policy).train()
 
-    optimizer_config = part(recipe, Optimizer) or AdamW()
-    optimizer = build_optimizer(optimizer_config, policy, train.learning_rate)
-    checks.optimizer(optimizer_config, optimizer, recipe, train, accelerator.num_processes)
-    conditions = run.ranks.agree(lambda: bases(model, config) | {"the precision": model.precision})
-    results = Results(run, model, adapted, policy, checkpoints, conditions, stops)
-    observers = [*observers_of(run, model, data), *contribution.observers] if accelerator.is_main_process else []
+    groups = groups_of(policy.model, policy)
+    optimizer_config, optimizer = optimizer_of(recipe, groups, train, accelerator.num_processes)
+    results = Results(run, model, adapted, policy, checkpoints, conditions_of(run, model, config), stops)
+    watching = [*observers_of(run, model, data), *contribution.observers] if accelerator.is_main_process else []
     job = Job(
         train=train,
         accelerator=accelerator,
@@ -137,7 +129,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         factor=schedule(recipe, source.total),
         source=source,
         evaluation=contribution.evaluation,
-        observer=Observers(observers),
+        observer=Observers(watching),
         save=results.checkpoint,
         signals=Signals(),
         progress=Progress(total=source.total),
@@ -150,7 +142,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     policy.balance = job.balance
     summary.tell_start(job, policy, described(recipe, data))
 
-    try:
+    with job.observer:
         if found:
             go_on(found, job, policy, results.conditions, recipe)
         training_state.check_skips(recipe.train.skip_steps, job.progress)
@@ -160,8 +152,6 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
             train_loop.run(job)
             artifact = results.keep(job)
             job.observer.ended(job.progress, artifact)
-    finally:
-        job.observer.closed()
     summary.record(run, job, model, data, meter, planned)
     summary.tell_end(job, artifact)
     return artifact

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gym_core import GymError, PluginError, Recipe
+from gym_core import GymError, PluginError, Recipe, Train
 from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
-from gym_torch.config import Further, torch_algorithm
+from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.dropout import disable_dropout
@@ -62,11 +62,15 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
     return loaded
 
 
-def adapt_further(further: Further, recipe: Recipe, model: LoadedModel) -> TrainedFurther:
-    """Load a further model and have it train, adapted as the model of the recipe is; without dropout where that has none."""
-    loaded = load_further(further, recipe, model)
-    adapted = adapt(loaded.model, recipe)
-    if torch_algorithm(recipe).disable_dropout:
-        disable_dropout(adapted.model)
-    recompute_layers(adapted.model, recipe.train.gradient_checkpointing)
-    return TrainedFurther(loaded, adapted)
+def trained_further(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel, train: Train) -> list[TrainedFurther]:
+    """Load the further models of an algorithm that train, adapted as `model` is; without dropout where that has none."""
+    found = []
+    for further in config.further():
+        if further.trains:
+            loaded = load_further(further, recipe, model)
+            adapted = adapt(loaded.model, recipe)
+            if config.disable_dropout:
+                disable_dropout(adapted.model)
+            recompute_layers(adapted.model, train.gradient_checkpointing)
+            found.append(TrainedFurther(loaded, adapted))
+    return found

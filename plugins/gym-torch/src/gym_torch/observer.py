@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from gym_core import Artifact
 from gym_optim.promises import named
@@ -105,12 +106,23 @@ class Observer:
 class Observers(Observer):
     """Several observers as one, told in order, each with a record of its own.
 
-    Their states are kept by class name; that of a second one of a class is `EarlyStop-2`.
+    Their states are kept by class name; that of a second one of a class is `EarlyStop-2`. As a context they are closed at its
+    end, in whatever way it ends.
     """
 
     def __init__(self, members: Sequence[Observer]) -> None:
         """Hold the observers."""
         self.members = members
+
+    def __enter__(self) -> Self:
+        """Return them."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell all that the run is over."""
+        self.closed()
 
     def started(self, progress: Progress) -> None:
         """Tell all."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gym_core import Recipe, RecipeError
+from gym_core import Recipe, RecipeError, Run
 from gym_data.location import locate
 from gym_torch.checkpoints import training_state
 from gym_torch.config import TorchAlgorithm
@@ -42,11 +42,12 @@ def extended(recipe: Recipe, job: Job, before: int) -> str:
     )
 
 
-def bases(model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
-    """Return what the models are that a run begins with and looks at, as conditions of going on: a change in any shows."""
+def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
+    """Return what must be the same when a run goes on: the models that it begins with and looks at, and the precision."""
     named = {"the base model": model.path}
     named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path and other.stays}
-    return {name: fingerprint.of_model(path) for name, path in named.items()}
+    prints = run.ranks.agree(lambda: {name: fingerprint.of_model(path) for name, path in named.items()})
+    return prints | {"the precision": model.precision}
 
 
 def go_on(found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe) -> None:

@@ -22,7 +22,7 @@ from gym_torch.loop.signals import Signals
 from gym_torch.metrics import Metrics
 from gym_torch.model.load_balancing import Balance
 from gym_torch.objective import Objective
-from gym_torch.observer import Observer, Progress
+from gym_torch.observer import Observers, Progress
 from gym_torch.source import Source, Step
 from gym_torch.trained_part import TrainedPart
 
@@ -50,7 +50,7 @@ class Job:
     factor: Callable[[int], float]  #: learning-rate factor after so many steps
     source: Source
     evaluation: Evaluation | None  #: None where nothing was held out
-    observer: Observer
+    observer: Observers
     save: Callable[[Job], None]  #: write a checkpoint of the job as it is
     signals: Signals
     progress: Progress

@@ -1,4 +1,4 @@
-"""The optimizer of a run, over what is trained."""
+"""The optimizer of a run, built over what is trained, and checked."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ from typing import Any
 
 import torch
 
-from gym_core import GymError, PluginError
+from gym_core import GymError, PluginError, Recipe, Train
+from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import named, promised
-from gym_torch.model.parameter_groups import groups_of
-from gym_torch.policy import Policy
+from gym_torch.kinds import part
+from gym_torch.loop import checks
 
 
-def build_optimizer(optimizer: Optimizer, policy: Policy[Any], learning_rate: float) -> torch.optim.Optimizer:
-    """Build the optimizer over what is trained, in named groups by role; vectors do not decay.
+def optimizer_of(
+    recipe: Recipe, groups: list[dict[str, Any]], train: Train, processes: int
+) -> tuple[Optimizer, torch.optim.Optimizer]:
+    """Return the optimizer that a recipe names, else AdamW, and what it builds over groups of named parameters.
 
-    Raises PluginError where what it builds leaves a parameter out, which would never train, or has one that it was not given.
+    Raises what `build_optimizer` raises, and RecipeError for what the optimizer cannot do in this run.
     """
-    groups = groups_of(policy.model, policy)
+    config = part(recipe, Optimizer) or AdamW()
+    built = build_optimizer(config, groups, train.learning_rate)
+    checks.optimizer(config, built, recipe, train, processes)
+    return config, built
+
+
+def build_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
+    """Build an optimizer over groups of named parameters.
+
+    Raises GymError where there is nothing to train, and PluginError where what is built leaves a parameter out, which would
+    never train, or has one that it was not given.
+    """
     if not groups:
         raise GymError("nothing is trained: every weight is frozen", key="adapter")
-    return built_over(optimizer, groups, learning_rate)
-
-
-def built_over(optimizer: Optimizer, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
-    """Build the optimizer over groups of named parameters. Raises PluginError as `build_optimizer` does."""
     given = {parameter: name for group in groups for name, parameter in group["params"]}  # before torch changes them
     found = optimizer.build(parameters=groups, learning_rate=learning_rate)
     built = promised(found, torch.optim.Optimizer, optimizer, "optimizer")
