@@ -162,8 +162,8 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     optimizer = build_optimizer(config, groups_of(policy.model, policy), 1e-4)
     job = Job(
         train=recipe.train, accelerator=accelerator, ranks=Ranks(), spread=spread, policy=policy, objective=objective,
-        optimizer=optimizer, optimizer_config=config, factor=lambda step: 1.0, source=None, evaluation=None, observer=Observers([]),
-        save=lambda: None, signals=Signals(), progress=Progress(total=2),
+        optimizer=optimizer, optimizer_config=config, factor=lambda step: 1.0, source=None, evaluation=None,
+        observer=Observers([]), save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):
         assert optimizer_step(job, Step([samples], 0.0), [1e-4] * len(optimizer.param_groups))
