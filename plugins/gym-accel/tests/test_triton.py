@@ -36,7 +36,7 @@ def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
         """Kernels of a package that is not installed."""
 
         package = "gym_no_such_package"
-        install = "gym-accel[absent]"
+        install = "pip install 'gym-accel[absent]'"
 
     with pytest.raises(GymError, match="gym_no_such_package") as caught:
         Absent().check()

@@ -271,8 +271,23 @@ def test_ppo_samples_as_there() -> None:
 def test_an_attention_that_is_not_installed_is_said_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     model: Any = load_recipe(RUN | {"flash_attn": "fa2"}).model
     assert model.attention == "auto" and "flash_attn: fa2 needs the package" in capsys.readouterr().err
+    assert not model.kernels
     sdpa: Any = load_recipe(RUN | {"flash_attn": "sdpa"}).model
     assert sdpa.attention == "sdpa"
+    with pytest.raises(RecipeError, match="is one of: auto, sdpa, disabled, fa2, fa3"):
+        load_recipe(RUN | {"flash_attn": "fa4"})
+
+
+@pytest.mark.parametrize(("value", "package"), [("fa2", "flash_attn"), ("fa3", "flash_attn_interface")])
+def test_flash_attention_that_is_installed_is_a_kernel_for_packed_rows(
+    value: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{package}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    alone: Any = load_recipe(RUN | {"flash_attn": value}).model
+    both: Any = load_recipe(RUN | {"flash_attn": value, "enable_liger_kernel": True}).model
+    assert [each.package for each in alone.kernels] == [package] and alone.attention == "auto"
+    assert [each.package for each in both.kernels] == [package, "liger_kernel"]
 
 
 def test_kernels_of_liger_are_tried_where_a_file_asks_for_them() -> None:
@@ -339,4 +354,4 @@ def test_packing_is_how_plain_text_is_cut() -> None:
     assert cut(packing=False) == "blocks"  # which says nothing of conversations
     with pytest.raises(RecipeError, match="attend to one another"):
         cut(packing=True)
-    assert loop(use_unsloth_gc=True).gradient_checkpointing is True
+    assert loop(use_unsloth_gc=True).gradient_checkpointing == "offload"

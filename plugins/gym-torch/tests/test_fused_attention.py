@@ -153,7 +153,7 @@ def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, 
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):  # as those of layers that compute again
-        fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), segment_attention.piecewise)
+        fused_attention.chosen(query, key, Spans((150, 60, 33, 70)), Scores(0.25), segment_attention.piecewise)
     assert not seen and list((tmp_path / "probe").iterdir())
 
 

@@ -79,7 +79,7 @@ def test_the_fastest_that_pays_is_taken_and_what_is_wrong_refused(tmp_path):
     run = make_run(tmp_path, tmp_path / "run")
     faulty = [library(name, function) for name, (function, _) in WRONG.items()]
     others = [library("slower", slower), library("fast", gated), library("elsewhere", gated, "cuda")]
-    choices = Choices("made", lambda: None)
+    choices = Choices("made", lambda: ())
     with choices.kept(run, [*faulty, *others]):
         assert chosen(choices) is gated
     assert run.record.read()["made"] == {"silu of 16": "fast"}
@@ -93,7 +93,7 @@ def test_the_fastest_that_pays_is_taken_and_what_is_wrong_refused(tmp_path):
 
 
 def test_torch_works_where_no_kernel_pays(tmp_path):
-    choices = Choices("made", lambda: library("slower", slower))
+    choices = Choices("made", lambda: [library("slower", slower)])
     with choices.kept(make_run(tmp_path, tmp_path / "run")):
         assert choices.any() and chosen(choices) is None
     assert Trial("amx", 1.0, 2.0, 0.003, 0.003).pays
@@ -105,13 +105,13 @@ def test_torch_works_where_no_kernel_pays(tmp_path):
 def test_a_resumed_run_computes_as_it_began(tmp_path, before):
     """Whatever a new trial would say, for that may be another one's machine or hour."""
     make_run(tmp_path, tmp_path / "run").record.update(made={"silu of 16": before})
-    choices = Choices("made", lambda: library("fast", broken))
+    choices = Choices("made", lambda: [library("fast", broken)])
     with choices.kept(make_run(tmp_path, tmp_path / "run")):
         assert chosen(choices) is (broken if before == "fast" else None)
 
 
 def test_nothing_is_asked_of_a_kernel_where_something_transforms_what_is_computed():
-    choices = Choices("made", lambda: library("fast", gated))
+    choices = Choices("made", lambda: [library("fast", gated)])
     seen: list[bool] = []
 
     def look(given: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from gym_torch_bench import Sample
 from gym_torch_packed import Lineage, assert_equal, losses, separate, shared
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModelForCausalLM
 
 from gym_testkit import architectures
@@ -114,9 +115,42 @@ def test_the_mask_of_an_accelerator_is_the_rule_of_the_cpu(window: int | None) -
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, visible, enable_gqa=True)
     found, _ = segment_attention(torch.nn.Module(), query, key, value, None, spans=spans, sliding_window=window)
     torch.testing.assert_close(found.transpose(1, 2), wanted)
-    block = spans.block_mask(window, torch.device("cpu"))
-    dense = block.to_dense()[0, 0].repeat_interleave(128, 0).repeat_interleave(128, 1)[:count, :count]
-    assert not (visible & ~dense.bool()).any()
+
+
+@pytest.mark.parametrize("window", [None, 1, 100, 128, 300])
+@pytest.mark.parametrize(
+    ("lengths", "prefixes"),
+    [
+        ((70, 300, 513, 1), ()),
+        ((200, 190, 30, 400), (None, 0, 1, 0)),
+        ((128, 256, 128), (None, 0, None)),
+        ((1024,), ()),
+    ],
+)
+def test_blocks_that_someone_sees_and_those_seen_whole_are_those_of_the_rule(lengths, prefixes, window):
+    spans = Spans(lengths, prefixes)
+    count, device = sum(lengths), torch.device("cpu")
+    found, wanted = (
+        spans.block_mask(window, device),
+        create_block_mask(spans.mask(window, device), None, None, count, count, device="cpu"),
+    )
+    for one, true in (
+        (listed(found.kv_num_blocks, found.kv_indices), listed(wanted.kv_num_blocks, wanted.kv_indices)),
+        (
+            listed(found.full_kv_num_blocks, found.full_kv_indices),
+            listed(wanted.full_kv_num_blocks, wanted.full_kv_indices),
+        ),
+    ):
+        assert torch.equal(one, true)
+    assert found.seq_lengths == wanted.seq_lengths
+
+
+def listed(counts: Tensor, numbers: Tensor) -> Tensor:
+    """Return which blocks `[of queries, of keys]` a mask lists."""
+    seen = torch.zeros(numbers.shape[2:], dtype=torch.bool)
+    for row, (count, blocks) in enumerate(zip(counts[0, 0].tolist(), numbers[0, 0], strict=True)):
+        seen[row, blocks[:count].long()] = True
+    return seen
 
 
 @pytest.mark.gpu

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask
 
 UNIT = 32  #: keys of a segment are filled up to a multiple of so many where they are copied
+BLOCK = 128  #: queries and keys of a block of a mask
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class Forest:
     size: int  #: most tokens of a tree, each segment filled up to `UNIT`
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """Where queries and keys of segments lie, in the form that kernels for segments of different lengths take (varlen)."""
+
+    queries: Tensor  #: [segments + 1] int32: where the queries of each segment begin, and the end
+    keys: Tensor  #: the same of its keys, which are those of its lineage one after another
+    most_queries: int
+    most_keys: int
+    order: tuple[int, ...]  #: numbers of the segments whose keys follow one another; empty where each sees itself alone
+
+
 class Spans:
     """Where the segments of a packed row lie: they follow one another, a prefix before what continues it."""
 
@@ -36,6 +50,7 @@ class Spans:
         self.lengths = tuple(lengths)
         self.prefixes = tuple(prefixes) or (None,) * len(self.lengths)
         self._masks: dict[int | None, BlockMask] = {}
+        self._bounds: dict[torch.device, Bounds] = {}
 
     def lineage(self, segment: int) -> list[int]:
         """Return the segments that one attends to, from the first prefix down to itself."""
@@ -100,11 +115,64 @@ class Spans:
 
         return visible
 
+    def bounds(self, device: torch.device) -> Bounds:
+        """Return where queries and keys of each segment lie, made once for all layers."""
+        if device not in self._bounds:
+            seen = [self.lineage(own) for own in range(len(self.lengths))]
+            sizes = [sum(self.lengths[other] for other in each) for each in seen]
+            ends = (torch.tensor([0, *accumulate(each)], dtype=torch.int32) for each in (self.lengths, sizes))
+            queries, keys = (each.to(device) for each in ends)
+            order = tuple(other for each in seen for other in each) if any(len(each) > 1 for each in seen) else ()
+            self._bounds[device] = Bounds(queries, keys, max(self.lengths), max(sizes), order)
+        return self._bounds[device]
+
     def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
         """Return the block mask of that rule, made once for all layers."""
         if window not in self._masks:
-            count = len(self.owners)
-            self._masks[window] = create_block_mask(
-                self.mask(window, device), None, None, count, count, device=str(device)
+            some, whole = self._blocks(window)
+            listed = [_listed(part, device) for part in (some & ~whole, whole)]
+            count = sum(self.lengths)
+            self._masks[window] = BlockMask.from_kv_blocks(
+                *listed[0], *listed[1], BLOCK_SIZE=BLOCK, mask_mod=self.mask(window, device), seq_lengths=(count, count)
             )
         return self._masks[window]
+
+    def _blocks(self, window: int | None) -> tuple[Bools, Bools]:
+        """Return of which blocks `[of queries, of keys]` some is seen, and which are seen whole, by where segments lie.
+
+        No table of tokens by tokens is made, which would have 16 billion entries for 128k tokens.
+        """
+        count = sum(self.lengths)
+        begins = np.arange(0, count, BLOCK)
+        some = np.zeros((len(begins), len(begins)), dtype=np.bool_)
+        whole = np.broadcast_to(begins + BLOCK <= count, some.shape) & (begins + BLOCK <= count)[:, None]
+        nodes, reach = self.forest.nodes, window or count
+        for own, (start, length, _, position, _) in enumerate(nodes):
+            for block in range(start // BLOCK, -(-(start + length) // BLOCK)):
+                rows = max(start, block * BLOCK), min(start + length, (block + 1) * BLOCK) - 1
+                first, last = (row - start + position for row in rows)
+                covered = np.zeros(len(begins), dtype=np.int64)
+                for begin, size, _, at, _ in nodes[self.lineage(own)]:
+                    by_some = _overlap(begins, begin, size, at, first - reach + 1, last)
+                    by_all = _overlap(begins, begin, size, at, last - reach + 1, first)
+                    some[block] |= by_some > 0
+                    covered += by_all
+                whole[block] &= covered == BLOCK
+        return some, whole
+
+
+def _overlap(begins: Ints, begin: int, size: int, at: int, oldest: int, newest: int) -> Ints:
+    """Return how many keys of each block belong to a segment and to the positions from `oldest` to `newest`.
+
+    The segment begins at index `begin` with position `at`, and has `size` tokens.
+    """
+    low, high = max(oldest, at) - at + begin, min(newest + 1, at + size) - at + begin
+    found: Ints = (np.minimum(high, begins + BLOCK) - np.maximum(low, begins)).clip(0)
+    return found
+
+
+def _listed(seen: Bools, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return for each block of queries how many blocks of keys are seen, and their numbers first: `[1, 1, blocks(, blocks)]`."""
+    counts, numbers = seen.sum(1), np.argsort(~seen, axis=1, kind="stable")
+    found = (torch.from_numpy(part).to(device, torch.int32)[None, None] for part in (counts, numbers))
+    return next(found), next(found)

@@ -10,19 +10,34 @@ from gym_llamafactory.layout import found
 from gym_llamafactory.table import Key, Keys
 
 _OF = "transformers"
-_ATTENTION = {"auto": "auto", "disabled": "eager", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-
-
+_ATTENTION = {"auto": "auto", "sdpa": "sdpa", "disabled": "eager", "fa2": "auto", "fa3": "auto"}
+_KERNELS = {"fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _PACKAGES = {"fa2": "flash_attn", "fa3": "flash_attn_interface"}
 
 
 def attention(value: Any) -> str:
-    """Return the attention of that name; `auto`, and a word on it, where the package that brings it is not installed."""
-    package = _PACKAGES.get(str(value))
-    if package and importlib.util.find_spec(package) is None:
-        note(f"flash_attn: {value} needs the package {package}, which is not installed; auto is used")
-        return "auto"
-    return _ATTENTION.get(str(value), str(value))
+    """Return the attention of that name. FlashAttention is a kernel to try in packed rows, so it is `auto` here.
+
+    Raises ValueError for a name that is none.
+    """
+    name = str(value)
+    if name not in _ATTENTION:
+        raise ValueError(f"is one of: {', '.join(_ATTENTION)}, not `{value}`")
+    if name in _PACKAGES and not _there(name):
+        note(f"flash_attn: {value} needs the package {_PACKAGES[name]}, which is not installed; auto is used")
+    return _ATTENTION[name]
+
+
+def kernels(liger: Any, flash_attn: Any = "auto") -> list[str] | None:
+    """Return the libraries of kernels that both keys name; None where they name none. Raises ValueError for no boolean."""
+    if not isinstance(liger, bool):
+        raise ValueError(f"is true or false, not `{liger}`")
+    flash = [_KERNELS[str(flash_attn)]] if str(flash_attn) in _KERNELS and _there(str(flash_attn)) else []
+    return [*flash, *(["liger"] if liger else [])] or None
+
+
+def _there(name: str) -> bool:
+    return importlib.util.find_spec(_PACKAGES[name]) is not None
 
 
 class ModelKeys(Keys):
@@ -33,7 +48,7 @@ class ModelKeys(Keys):
         Key("model_revision", "model.revision", _OF),
         Key("train_from_scratch", "model.init", _OF, {True: "random", False: "pretrained"}),
         Key("flash_attn", "model.attention", _OF, attention),
-        Key("enable_liger_kernel", "model.kernels", _OF, {True: ["liger"], False: None}),
+        Key("enable_liger_kernel", "model.kernels", _OF, kernels, default=False, together="flash_attn"),
         Key("rope_scaling", "model.rope_scaling", _OF),
         Key("moe_aux_loss_coef", "model.router_aux_loss_coef", _OF),
         Key("resize_vocab", "model.resize_vocab", _OF),

@@ -171,7 +171,7 @@ class RunKeys(Keys):
         Key("pure_bf16", "train.precision", convert=pure),
         Key("mixed_precision", "train.precision", convert=mixed),
         Key("gradient_checkpointing", "train.gradient_checkpointing"),
-        Key("use_unsloth_gc", "train.gradient_checkpointing", convert={True: True, False: None}),
+        Key("use_unsloth_gc", "train.gradient_checkpointing", convert={True: "offload", False: None}),
         Key("activation_checkpointing", "train.gradient_checkpointing"),
         Key("recompute_granularity", "train.gradient_checkpointing", convert=_CHECKPOINTED),
         Key("disable_gradient_checkpointing", "train.gradient_checkpointing", convert=NOT),

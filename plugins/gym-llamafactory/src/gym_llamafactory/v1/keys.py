@@ -31,7 +31,7 @@ DEFAULTS: dict[str, Any] = {
 FIXED: dict[str, Any] = {"lr_scheduler_type": "constant", "optim": "adamw_torch", "weight_decay": 0.01}
 """What no key says, but a section for a plugin of its own."""
 OF_ADAMW = ("optim", "weight_decay")
-ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2"}
+ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2", "flash_attention_3": "fa3"}
 PREFERENCE = frozenset(("pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing", "ld_alpha"))
 
 LORA = {

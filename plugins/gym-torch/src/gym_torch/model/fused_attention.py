@@ -8,7 +8,8 @@ this machine finds for each shape of heads; the same numbers come out for a segm
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
 from gym_torch import native_code
+from gym_torch.model import block_attention
 from gym_torch.model.kernel_functions import KernelFunctions, Scores
 from gym_torch.model.kernel_trials import Choices, Results, Work, with_gradients
 from gym_torch.segment_spans import Spans
@@ -151,10 +153,10 @@ def kernel() -> Kernel | None:
         return None
 
 
-def functions() -> KernelFunctions | None:
-    """Return what the kernel computes; None where there is none."""
+def functions() -> Sequence[KernelFunctions]:
+    """Return what the kernels of the engine compute: that of a CPU, where there is one, and that of an accelerator."""
     own = kernel()
-    return None if own is None else _functions(own)
+    return (block_attention.functions(),) if own is None else (_functions(own), block_attention.functions())
 
 
 @cache
@@ -163,9 +165,9 @@ def _functions(own: Kernel) -> KernelFunctions:
     return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({torch.bfloat16}), attention=own.attend)
 
 
-def chosen(query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tensor]) -> Attention | None:
+def chosen(query: Tensor, key: Tensor, spans: Spans, rule: Scores, attend: Callable[..., Tensor]) -> Attention | None:
     """Return the function of the kernel that attends in a row, or None where torch does, which is `attend(query, key, value,
-    spans, scores)`.
+    spans, rule)`.
     """
     shape = query.shape[1], key.shape[1], query.shape[3]
     few = query.device.type == "cpu" and (len(spans.forest.bounds) - 1) * shape[1] < torch.get_num_threads()
@@ -174,27 +176,34 @@ def chosen(query: Tensor, key: Tensor, spans: Spans, attend: Callable[..., Tenso
     long = spans.forest.size >= LONG
     name = "x".join(map(str, shape)) + (" long" if long else "")
     name += "" if query.dtype == torch.bfloat16 else f" {str(query.dtype).removeprefix('torch.')}"
-    work = partial(_work, like=query, shape=shape, lengths=LENGTHS[long], attend=attend)
+    continued = any(before is not None for before in spans.prefixes)
+    name += f" window {rule.window}" if rule.window else ""
+    name += " cap" if rule.softcap else ""
+    name += " continued" if continued else ""
+    lengths = LENGTHS[long]
+    row = Spans(lengths, (None, *([0] * (len(lengths) - 1)))) if continued else Spans(lengths)
+    work = partial(_work, like=query, shape=shape, spans=row, rule=rule, attend=attend)
     return CHOICES.choose(lambda each: each.attention, name, (query, key), work)
 
 
 def _work(
-    own: Attention, like: Tensor, shape: tuple[int, int, int], lengths: tuple[int, ...], attend: Callable[..., Tensor]
+    own: Attention, like: Tensor, shape: tuple[int, int, int], spans: Spans, rule: Scores, attend: Callable[..., Tensor]
 ) -> Work:
     """Return what a trial of `(heads, key-value heads, head_dim)` compares: the kernel, torch in a dtype, and in float64."""
     heads, kv_heads, dim = shape
+    tokens, rule = sum(spans.lengths), replace(rule, scale=dim**-0.5)
     draws = torch.Generator().manual_seed(0)
-    wide = [torch.randn(1, sum(lengths), count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
+    wide = [torch.randn(1, tokens, count, dim, generator=draws) for count in (heads, kv_heads, kv_heads, heads)]
     *given, by_out = (part.to(like.device, like.dtype).transpose(1, 2) for part in wide)
 
     def mine(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        found = own(query, key, value, Spans(lengths), Scores(dim**-0.5))
+        found = own(query, key, value, spans, rule)
         if found is None:
-            raise GymError("it does not attend in rows of segments")
+            raise GymError("it does not attend in such rows")
         return found
 
     def theirs(dtype: torch.dtype) -> Results:
-        whole = partial(attend, spans=Spans(lengths), rule=Scores(dim**-0.5))
+        whole = partial(attend, spans=spans, rule=rule)
         return partial(with_gradients, whole, [part.to(dtype) for part in given], by_out)
 
     return partial(with_gradients, mine, given, by_out), theirs(like.dtype), theirs(torch.float64)

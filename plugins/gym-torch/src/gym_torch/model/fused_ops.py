@@ -8,6 +8,7 @@ without data get results without data, so that plans count what a run holds.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
@@ -69,10 +70,10 @@ def kernel() -> Kernel | None:
     return Kernel(library.gym_kernel().decode(), calls)
 
 
-def functions() -> KernelFunctions | None:
-    """Return what the kernel computes; None where there is none."""
+def functions() -> Sequence[KernelFunctions]:
+    """Return what the kernel computes, where there is one."""
     own = kernel()
-    return None if own is None else _functions(own)
+    return () if own is None else (_functions(own),)
 
 
 @cache

@@ -108,8 +108,8 @@ def watched() -> bool:
 class Choices:
     """By name of a piece of work, the name of the kernel that does it, or "" where torch does."""
 
-    def __init__(self, record: str, own: Callable[[], KernelFunctions | None]) -> None:
-        """Begin without any; `record` is their name in run.json, `own` the kernels of the engine, where there are some."""
+    def __init__(self, record: str, own: Callable[[], Sequence[KernelFunctions]]) -> None:
+        """Begin without any; `record` is their name in run.json, `own` the kernels of the engine."""
         self.always: bool | None = None  #: set to true or false, no trial is asked: the first kernel works, or torch
         self._record = record
         self._own = own
@@ -139,8 +139,7 @@ class Choices:
 
     def kernels(self) -> Sequence[KernelFunctions]:
         """Return the kernels that may be asked, those of libraries first."""
-        own = self._own()
-        return self._libraries if own is None else (*self._libraries, own)
+        return (*self._libraries, *self._own())
 
     def choose(
         self,

@@ -2,25 +2,24 @@
 
 Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass,
 `spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. A row is one call of a kernel where there is one
-that pays (`gym_torch.model.fused_attention`, or one of a library). Elsewhere every segment is a call of torch's fused attention
-on a CPU; on an accelerator one block-masked kernel skips what lies across segments.
+that pays (`gym_torch.model.fused_attention`, `block_attention`, or one of a library). Elsewhere every segment is a call of
+torch's fused attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
+from gym_torch.model import block_attention
 from gym_torch.model.fused_attention import CHOICES, chosen
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
@@ -106,16 +105,17 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
     """Attend by a kernel for rows where there is one and it pays."""
     device = query.device.type
-    attend = piecewise if device == "cpu" else _blockwise
+    if device != "cpu" and not dropout and torch.compiler.is_compiling():
+        return block_attention.attend(query, key, value, spans, rule)  # one graph, whatever the segments
     alike = value.shape == key.shape  # latent attention has values of another size (arXiv:2405.04434, section 2.1)
     if alike and not dropout and CHOICES.any():
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
         given = query.to(dtype), key.to(dtype), value.to(dtype)
-        own = chosen(given[0], given[1], spans, attend)
+        own = chosen(given[0], given[1], spans, rule, piecewise)
         found = own(*given, spans, rule) if own else None
         if found is not None:
             return found
-    return attend(query, key, value, spans, rule, dropout)
+    return piecewise(query, key, value, spans, rule, dropout)
 
 
 def piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
@@ -164,30 +164,3 @@ def _capped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, rule: Score
 
 def _cap(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
-
-
-def _blockwise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
-    """Attend in one kernel over the whole row."""
-    if dropout:
-        why = "attention dropout is not possible in packed rows on an accelerator"
-        raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
-
-    def capped(score: Tensor, *_: Tensor) -> Tensor:
-        return _cap(score, rule.softcap)
-
-    out = _compiled_flex()(
-        query,
-        key,
-        value,
-        score_mod=capped,
-        block_mask=spans.block_mask(rule.window, query.device),
-        scale=rule.scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    assert isinstance(out, Tensor)
-    return out
-
-
-@cache
-def _compiled_flex() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=True)
