@@ -58,6 +58,18 @@ def test_short_and_long_forms_mean_the_same(toys, tmp_path):
     assert [source.path for source in short.data.sources] == ["a.txt", "b.txt"]
 
 
+def test_a_boolean_is_no_number_and_a_number_is_finite(toys, tmp_path):
+    """Python takes `true` for 1: `max_steps: true` would be a run of one step."""
+    text = "algorithm: {name: toy, strength: true}\ntrain: {max_steps: true, save_every: true, shuffle: false}\n"
+    found = problems(tmp_path, text)
+    assert [key for _, key, _, _ in found] == ["algorithm.strength", "train.max_steps", "train.save_every"]
+    assert {why for _, _, why, _ in found} == {"input should be a number, and no boolean (got True)"}
+    found = problems(tmp_path, "algorithm: {name: toy, strength: .inf}\n", "train.learning_rate=.inf")
+    assert [why for _, _, why, _ in found] == ["input should be a finite number (got inf)"] * 2
+    either = load_recipe(write(tmp_path, "model: w\nalgorithm: toy\ntrain: {gradient_checkpointing: true}\n"))
+    assert either.train.gradient_checkpointing is True
+
+
 def test_canonical_form_is_a_fixed_point(toys, tmp_path):
     first = load_recipe(
         write(tmp_path, "model: w\ndata: a.txt\nalgorithm: {name: toy, strength: 2}\ntrain: {epochs: 2}\n")

@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Config(BaseModel):
-    """A strict, immutable group of options: unknown keys are errors and every field has a docstring."""
+    """A strict, immutable group of options: unknown keys are errors, numbers finite, and every field has a docstring."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
 
 
 class Component(Config):

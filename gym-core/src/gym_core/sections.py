@@ -149,6 +149,10 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
             values[name] = [component(slot, item, (*path, name, i), found) for i, item in enumerate(items)]
         else:
             values[name] = component(slot, given, (*path, name), found)
+    for name, value in values.items():
+        kinds = _types_in(cls.model_fields[name].annotation) if name in cls.model_fields else set[type]()
+        if _holds_boolean(value) and bool not in kinds and kinds & {int, float}:
+            found.add((*path, name), f"input should be a number, and no boolean (got {value!r:.60})")
     if len(found.problems) > before:
         return None
     try:
@@ -173,6 +177,20 @@ def _slots_in(annotation: Any, many: bool) -> list[Slot]:
     slots = [replace(item, many=many) for item in metadata if isinstance(item, Slot)]
     many = many or get_origin(annotation) in (list, tuple)
     return slots + [slot for argument in get_args(annotation) for slot in _slots_in(argument, many)]
+
+
+def _types_in(annotation: Any) -> set[type]:
+    """Return the types that an annotation is made of, those of the values that a `Literal` names among them."""
+    parts = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    if parts:
+        return set[type]().union(*map(_types_in, parts))
+    return {annotation if isinstance(annotation, type) else type(annotation)}
+
+
+def _holds_boolean(value: Any) -> bool:
+    """Return whether a value is a boolean, which Python takes for the numbers 0 and 1, or holds one."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, bool) or any(map(_holds_boolean, inner))
 
 
 def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
