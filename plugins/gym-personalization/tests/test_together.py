@@ -205,6 +205,9 @@ def test_a_state_of_something_else_is_refused(engine: Engine, crowd: Crowd, tmp_
     engine.leave("0")
     with pytest.raises(GymError, match="the recipe is not what it was"):
         engine.join("0", crowd.recipe(0, tmp_path, learning_rate=0.5), tmp_path)
+    for skipped, why in ((1, "step 1 is part of the checkpoint"), (99, "there is no step 99")):
+        with pytest.raises(RecipeError, match=why):
+            engine.join("0", crowd.recipe(0, tmp_path, skip_steps=[skipped]), tmp_path)
     path = tmp_path / STATE
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(GymError, match="the state is damaged"):

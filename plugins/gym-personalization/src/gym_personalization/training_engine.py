@@ -21,6 +21,7 @@ from gym_personalization.joint_batch import join
 from gym_personalization.user_run import UserRun, failed, user_run
 from gym_personalization.variants import STATE, disk_errors
 from gym_torch.batch import Batch
+from gym_torch.checkpoints.training_state import check_skips
 from gym_torch.loop import train_loop
 from gym_torch.loop.step_batches import StepBatches
 from gym_torch.loop.step_metrics import StepMetrics
@@ -86,6 +87,7 @@ class Engine:
             user = user_run(self.base, name, recipe, output, slot, resuming)
             if resuming:
                 idle_state.read(user)
+            check_skips(recipe.train.skip_steps, user.job.progress)
             user.start()
         self.present[name] = user
         return user
