@@ -67,13 +67,13 @@ def distilled(models, **options):
     return records, found, told, held_out(base, copy.deepcopy(base), tuned, found, rows(64, 3))
 
 
-@pytest.mark.parametrize(("bits", "kept", "left"), [(1, 0.90, 0.6), (2, 0.98, 0.6)])
-def test_most_of_the_gain_is_kept(models, bits, kept, left):
-    """Distillation takes two fifths of the squared distance of logits at least."""
-    _, _, told, figures = distilled(models, bits=bits)
+@pytest.mark.parametrize(("bits", "kept"), [(1, 0.90), (2, 0.98)])
+def test_most_of_the_gain_is_kept(models, bits, kept):
+    """Distillation takes half of the squared distance of logits at least."""
+    _, _, told, figures = distilled(models, bits=bits, distill_steps=40)
     assert figures["base"] - figures["tuned"] > 3, "the fine-tune learnt nothing"
     assert figures["recovered"] >= kept, figures
-    assert told["after"] <= left * told["before"]
+    assert told["after"] <= 0.5 * told["before"]
 
 
 @pytest.mark.parametrize(
