@@ -3,7 +3,7 @@
 The model is the 30M Qwen3 of `peers.shape`. Deltas are random codes with scales of the size of a fine-tune: speed does not
 depend on them. A tenant has all linear layers in one bit with rank-1 scales, and norms as they are; its embeddings are those of
 the base. Peers compute the same with the same numbers, and logits are compared. Sides take turns; a figure is the ratio of the
-medians of their times.
+medians of their times. A part runs by itself with its name, such as `--peers`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import peers.passive  # noqa: F401
 import torch
 from peers.shape import SMALL
 from peers.tenants import BASE, RANK, Folder, base, dense, low_rank, matrices, plus_dense
-from report import Report, main
+from report import Measure, Report, main
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -32,6 +32,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BOUNDS = {"fp32": 4, "bf16": 6}  #: times the base alone, with a compiled kernel
 PAUSE = 0.004  #: seconds between steps whose 99th percentile counts: Linux stops a process of real-time priority that has none
 TORCH = 25  #: the same, with operations of torch
+
+Part = Callable[[Report, Folder, bool], None]
 
 
 def turns(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -232,17 +234,30 @@ def while_loading(report: Report, folder: Folder, quick: bool) -> None:
     served.close()
 
 
-def measure(report: Report, quick: bool) -> None:
-    """Make the tenants, then compare."""
-    torch.set_num_threads(2)
-    with tempfile.TemporaryDirectory() as path:
-        folder, model = Folder(Path(path)), base(torch.float32)
-        for number in range(TENANTS):
-            folder.write(f"u{number}", dense(model, number))
-            folder.write(f"l{number}", low_rank(model, number))
-        for part in (against_the_base, while_loading, many, against_peft, against_peers):
-            part(report, folder, quick)
+def measured(*parts: Part) -> Measure:
+    """Return what makes the tenants, then compares in these parts."""
+
+    def measure(report: Report, quick: bool) -> None:
+        torch.set_num_threads(2)
+        with tempfile.TemporaryDirectory() as path:
+            folder, model = Folder(Path(path)), base(torch.float32)
+            for number in range(TENANTS):
+                folder.write(f"u{number}", dense(model, number))
+                folder.write(f"l{number}", low_rank(model, number))
+            for part in parts:
+                part(report, folder, quick)
+
+    return measure
+
+
+PARTS = {
+    "base": against_the_base,
+    "loading": while_loading,
+    "many": many,
+    "peft": against_peft,
+    "peers": against_peers,
+}
 
 
 if __name__ == "__main__":
-    main(measure, __doc__ or "")
+    main(measured(*PARTS.values()), __doc__ or "", **{name: measured(part) for name, part in PARTS.items()})

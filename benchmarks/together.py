@@ -3,7 +3,8 @@
 Rates are of whole optimizer steps of a random Qwen3 of 30M parameters, rank 8 beside all linear layers, AdamW, fp32, sequences of
 32 tokens: the engine of gym-personalization against the loop of `gym train`, both warm, with the base loaded in both. Seconds are
 of the processor rather than of the clock, so that what else runs here counts less. Then four users of the packaged model, 100
-steps each, against their own runs; and many users (4,096; `--quick`: 128) through room for 32, killed half-way.
+steps each, against their own runs; and many users (4,096; `--quick`: 256) through room for 32, killed half-way. A part runs by
+itself with its name: `--rates`, `--adapters`, `--many`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import torch
 from optim import large_shape
-from report import Report, main
+from report import Measure, Report, main
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -41,20 +42,18 @@ TOKENS = 32  #: of a sequence
 ADAPTER = "model/adapter_model.safetensors"
 ROOM = 32  #: users in a step, of many
 
-
-def measure(report: Report, quick: bool) -> None:
-    """Measure rates, adapters and memory."""
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        rates(report, root, quick)
-        adapters(report, root, steps=100)
-        many(report, root, quick)
+Part = Callable[[Report, Path, bool], None]
 
 
-def measure_many(report: Report, quick: bool) -> None:
-    """Measure memory alone."""
-    with tempfile.TemporaryDirectory() as scratch:
-        many(report, Path(scratch), quick)
+def measured(*parts: Part) -> Measure:
+    """Return what measures these parts."""
+
+    def measure(report: Report, quick: bool) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            for part in parts:
+                part(report, Path(scratch), quick)
+
+    return measure
 
 
 def rates(report: Report, root: Path, quick: bool) -> None:
@@ -87,8 +86,9 @@ def rates(report: Report, root: Path, quick: bool) -> None:
         report.check(f"rate of {users} users at {sequences} sequences, over one after another", ratio, at_least=least)
 
 
-def adapters(report: Report, root: Path, steps: int) -> None:
-    """Compare what four users of the packaged model get together with what each gets alone."""
+def adapters(report: Report, root: Path, quick: bool) -> None:
+    """Compare what four users of the packaged model get together with what each gets alone; as many steps whether quick or not."""
+    steps = 100
     made = Users(root / "close", Path("tiny"), 4, {"algorithm": "sft"}, None)
     made.train = {"batch_size": 4, "max_steps": steps, "learning_rate": 1e-3, "log_every": 1000, "save_every": 1000}
     engine = Engine(made.recipe(0), made.root, users=4)
@@ -238,4 +238,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--crowd"]:
         crowd(int(sys.argv[2]), Path(sys.argv[3]))
     else:
-        main(measure, __doc__ or "", many=measure_many)
+        parts = {"rates": rates, "adapters": adapters, "many": many}
+        main(measured(*parts.values()), __doc__ or "", **{name: measured(part) for name, part in parts.items()})
