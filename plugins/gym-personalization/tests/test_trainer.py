@@ -325,6 +325,8 @@ def test_the_command(model_path: Path, tmp_path: Path) -> None:
         for user, said in zip(wrong, ("no rows", "1 row", "torn.jsonl:2", "nul", "-"), strict=True)
     )
     assert reports[0] == reports[1]
+    size = sum(each["bytes"] for each in reports[0]["variants"].values()) / 2
+    assert f", {size:,.0f} bytes each" in CliRunner().invoke(personalize, words[:-1]).output
     listed = CliRunner().invoke(variants, ["verify", "--store", str(tmp_path / "out"), "--json"])
     assert listed.exit_code == 0 and json.loads(listed.stdout)["sound"] == 2
     record = json.loads((tmp_path / "out/users/ann/1/run.json").read_text())

@@ -136,7 +136,7 @@ def _text(report: dict[str, Any]) -> str:
     sizes = [made["bytes"] for made in report["variants"].values()]
     lines = [f"{len(sizes)} variants in {report['output']}"]
     if sizes:
-        lines[0] += f", {sum(sizes) / len(sizes) / 1e6:.2f} MB each"
+        lines[0] += f", {sum(sizes) / len(sizes):,.0f} bytes each"
         unknown = sum(made["safety"] == "not evaluated" for made in report["variants"].values())
         lines += [f"safety: {unknown} not evaluated, {len(sizes) - unknown} measured (`gym variants list` shows it)"]
     lines += [f"FAILED {user}: {why}" for user, why in report["failed"].items()]
