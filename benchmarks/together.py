@@ -87,7 +87,7 @@ def rates(report: Report, root: Path, quick: bool) -> None:
 
 
 def adapters(report: Report, root: Path, quick: bool) -> None:
-    """Compare what four users of the packaged model get together with what each gets alone; as many steps whether quick or not."""
+    """Compare what four users of the packaged model get together with what each gets alone; all steps, quick or not."""
     steps = 100
     made = Users(root / "close", Path("tiny"), 4, {"algorithm": "sft"}, None)
     made.train = {"batch_size": 4, "max_steps": steps, "learning_rate": 1e-3, "log_every": 1000, "save_every": 1000}
