@@ -1,4 +1,4 @@
-"""A source and a format of a stranger's package, installed by pip: they get what ours get, and errors name them."""
+"""A source and a format of a stranger's package, built and installed: they get what ours get, and errors name them."""
 
 from __future__ import annotations
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
+
+from gym_testkit import warm
 
 MODULE = '''
 from typing import ClassVar
@@ -41,15 +42,8 @@ def install(tmp_path):
         (info / "entry_points.txt").write_text("[gym.schedulers]\nflat = toy_flat:Flat\n")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-            timeout=120,
-            check=False,
-        )
+        command = ("-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments)
+        return warm.run(*command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, timeout=120)
 
     write.run = run
     return write

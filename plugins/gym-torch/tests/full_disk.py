@@ -12,7 +12,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from gym_torch_bench import Memory, make_run, metrics, same, state, train, weights
@@ -46,15 +45,16 @@ def trial(model: Path, disk: Path, whole: Path, room: int) -> dict[str, object]:
     return found
 
 
-def limited(model: Path, output: Path, most: int, told: Any) -> None:
-    """Train where no file may grow beyond `most` bytes; send the message of the error, or nothing."""
-    torch.set_num_threads(1)
+def limited(model: Path, output: Path, most: int) -> str:
+    """Train where no file may grow beyond `most` bytes; return the message of the error, or nothing."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
     try:
         train(make_run(model, output, Memory(held_out=6), **SETTINGS))
     except GymError as error:
-        told.send(str(error))
-    told.close()
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return ""
 
 
 def main() -> None:

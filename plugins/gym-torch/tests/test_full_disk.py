@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -11,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from full_disk import SETTINGS, limited
+from full_disk import SETTINGS
 from gym_torch_bench import Memory, make_run, metrics, same, train, weights
 
+from gym_testkit import warm
 from gym_torch.checkpoints.checkpoint_folders import problem
 
 HERE = Path(__file__).parent
@@ -64,14 +64,11 @@ def test_a_disk_that_is_full_at_byte_k(model_path: Path, whole: Path, tmp_path: 
 @pytest.mark.parametrize("share", [0.01, 0.6, 0.999])
 def test_a_file_that_may_not_grow(model_path: Path, whole: Path, tmp_path: Path, share: float) -> None:
     largest = max(file.stat().st_size for file in (whole / "checkpoints").rglob("*") if file.is_file())
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch.assembly"])
-    hears, tells = context.Pipe(duplex=False)
-    child = context.Process(target=limited, args=(model_path, tmp_path, int(largest * share), tells))
-    child.start()
-    tells.close()
-    message = hears.recv()
-    child.join()
+    asked = f"limited(Path({str(model_path)!r}), Path({str(tmp_path)!r}), {int(largest * share)})"
+    code = f"from pathlib import Path\nfrom full_disk import limited\nprint({asked})"
+    done = warm.run("-c", code, env={**os.environ, "PYTHONPATH": str(HERE)}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    message = done.stdout.strip()
     assert "could not be written: File too large" in message and len(message.splitlines()) <= 4
     assert not any(problem(path) for path in (tmp_path / "checkpoints").glob("step-*"))
     assert not list((tmp_path / "checkpoints").glob(".*"))
