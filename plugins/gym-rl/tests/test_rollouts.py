@@ -207,8 +207,8 @@ def test_what_is_not_learnt_from_leaves_a_constant_as_it_is(model, path) -> None
 
 def test_where_nothing_is_judged_a_step_is_idle(model, path) -> None:
     nothing = source(model, path, judge=lambda answers: RewardResult({}, [None] * len(answers)))
-    for step in nothing.steps(0):
-        assert step.idle and step.metrics["steps_without_update"] == 1
+    steps = list(nothing.steps(0))
+    assert steps and all(step.idle and step.metrics["steps_without_update"] == 1 for step in steps)
 
 
 def passes(model: PreTrainedModel) -> Scoring:

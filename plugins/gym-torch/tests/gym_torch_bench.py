@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,9 +153,16 @@ def metrics(output: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
-def train_in_child(model: Path, output: Path, held_out: int, settings: dict[str, Any]) -> None:
-    """Carry out one run; for a process of its own."""
+def train_in_child(model: Path, output: Path, held_out: int, settings: dict[str, Any], sync: float = 0.0) -> None:
+    """Carry out one run; for a process of its own. Whatever goes to the disk takes so many seconds more."""
     torch.set_num_threads(1)
+    at_once = os.fsync
+
+    def later(descriptor: int) -> None:
+        time.sleep(sync)
+        at_once(descriptor)
+
+    os.fsync = later
     train(make_run(model, output, Memory(held_out=held_out), **settings))
 
 

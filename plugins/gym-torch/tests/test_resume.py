@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import os
 import random
 import signal
 import time
@@ -23,11 +23,11 @@ from gym_torch_bench import (
     same,
     state,
     train,
-    train_in_child,
     weights,
 )
 
 from gym_core import DataError, GymError, Interrupted
+from gym_testkit import warm
 from gym_torch import EarlyStopping
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "log_every": 2, "eval_every": 5, "keep_last": 9}
@@ -94,28 +94,32 @@ def test_a_damaged_checkpoint_costs_steps_and_nothing_else(
 
 @pytest.mark.parametrize("moment", ["checkpoint", "anytime"])
 def test_kill_9_changes_nothing(model_path: Path, whole: Path, tmp_path: Path, moment: str) -> None:
-    """Kill a child again and again, inside checkpoint writes or at random, until a start gets through."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gym_torch.assembly"])
+    """Kill a child again and again, inside checkpoint writes or at random, until a start gets through.
+
+    Its disk is a slow one, so that there is time to kill it wherever the files of the test lie.
+    """
     draw = random.Random(moment)
-    settings = SETTINGS | {"save_every": 1}
+    code = (
+        "from pathlib import Path\nfrom gym_torch_bench import train_in_child\n"
+        f"train_in_child(Path({str(model_path)!r}), Path({str(tmp_path)!r}), 6, {SETTINGS | {'save_every': 1}!r}, 0.002)"
+    )
     kills, inside = 0, 0
     while True:
-        child = context.Process(target=train_in_child, args=(model_path, tmp_path, 6, settings))
-        child.start()
+        child = warm.start("-c", code, env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)})
         if kills < 4:
             before = newest(tmp_path)
             deadline = time.monotonic() + 30
-            while child.is_alive() and newest(tmp_path) <= before + 1 and time.monotonic() < deadline:
+            while child.poll() is None and newest(tmp_path) <= before + 1 and time.monotonic() < deadline:
                 time.sleep(0.001)
             time.sleep(draw.uniform(0, 0.02) if moment == "anytime" else 0)
-            while moment == "checkpoint" and child.is_alive() and not building(tmp_path):
-                pass
+            while moment == "checkpoint" and child.poll() is None and not building(tmp_path):
+                time.sleep(0.0005)
             child.kill()
-        child.join()
-        kills += child.exitcode == -signal.SIGKILL
+        status = child.wait()
+        assert status in (0, -signal.SIGKILL), child.said()
+        kills += status != 0
         inside += building(tmp_path)
-        if child.exitcode == 0:
+        if status == 0:
             break
     assert kills
     assert inside or moment == "anytime"

@@ -65,7 +65,7 @@ def test_slices_of_a_row_give_its_loss_and_gradients(config: dict[str, Any], par
     sliced = [part for part in recomputable(model)[-1].modules() if "whole_forward" in vars(part)]
     assert len(sliced) == parts
     for found, plain in zip(gradients(model), expected, strict=True):
-        torch.testing.assert_close(found, plain, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(found, plain, rtol=1e-4, atol=5e-6)
     assert len(expected) > 10
 
 
