@@ -1,7 +1,7 @@
 """How a run is put together: from a recipe and a loaded model to a job that the loop works on, top to bottom.
 
 Each phase is a function in the room that it belongs to. The order matters: weights of a checkpoint come before first values,
-both before layers are compiled and laid out over processes, and the optimizer comes last.
+both before layers are laid out over processes, and the optimizer comes last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.checkpoints.resuming import conditions_of, go_on
 from gym_torch.checkpoints.saving import Results
+from gym_torch.compile_ahead import changeover_of
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
@@ -108,8 +109,10 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         training_state.extend(found, source)
     else:
         begin(parts, objective, source)
-    compiling.compile_where_it_pays(run, adapted.model, model, train, source.tokens)
-    if accelerator.num_processes == 1:
+    layers = compiling.Layers(adapted.model, model.layout, bf16, train.gradient_checkpointing)
+    alone = accelerator.num_processes == 1
+    changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
+    if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
     wrapped = spread.wrap(policy).train()
 
@@ -137,6 +140,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         better=config.better,
         balance=balance_of(adapted.model, model.router_aux_loss_coef),
         parts=(adapted, *policy.auxiliary_modules),
+        changeover=changeover,
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
     policy.balance = job.balance

@@ -57,7 +57,8 @@ class Transformers(TorchBackend):
     """Libraries of kernels to try beside those of the engine. A kernel works where it is as exact as torch and faster, by a trial
     for each size on this machine; `run.json` has the trials."""
     compile: bool | Literal["auto"] = "auto"
-    """Whether to compile the layers; `auto` tries it out for long runs, and does what is faster on this machine."""
+    """Whether to compile the layers. The run begins without, and changes over when the code is ready; later runs find it on the
+    disk. `auto` tries it out for long runs, and does what is faster on this machine."""
     rope_scaling: RopeType | RopeScaling | None = None
     """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
     router_aux_loss_coef: Annotated[float | None, Field(ge=0)] = None

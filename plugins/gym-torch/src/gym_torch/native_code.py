@@ -28,10 +28,8 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
 
     Threads are those of torch's OpenMP, which is loaded by then.
     """
-    if os.environ.get(OFF) == "0":
-        return None
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    compiler = _compiler()
+    if compiler is None or os.environ.get(OFF) == "0":
         return None
     try:
         made_of = [FLAGS, flags, THREADS, compiler, sys.platform, machine(), _features(compiler, flags)]
@@ -40,6 +38,16 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(file if _ours(file) else _compile(compiler, source, flags, file)))
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def features() -> bytes:
+    """Return what a compiler knows of the processor of this machine; nothing where there is no compiler."""
+    compiler = _compiler()
+    return _features(compiler, THIS_MACHINE) if compiler else b""
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def _features(compiler: str, flags: tuple[str, ...]) -> bytes:

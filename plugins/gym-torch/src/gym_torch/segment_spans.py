@@ -49,8 +49,17 @@ class Spans:
         """Describe segments by their lengths in tokens and the number of the segment that each one continues."""
         self.lengths = tuple(lengths)
         self.prefixes = tuple(prefixes) or (None,) * len(self.lengths)
+        continued = [-1 if before is None else before for before in self.prefixes]
+        #: `[2 * segments]`, lengths and then prefixes, -1 for none; what compiles reads it, and never meets a size of 1.
+        self.table = torch.tensor([*self.lengths, *continued])
         self._masks: dict[int | None, BlockMask] = {}
         self._bounds: dict[torch.device, Bounds] = {}
+
+    @classmethod
+    def of(cls, table: Tensor) -> Spans:
+        """Return the segments that a `table` describes."""
+        lengths, continued = table.view(2, -1).tolist()
+        return cls(lengths, [None if before < 0 else before for before in continued])
 
     def lineage(self, segment: int) -> list[int]:
         """Return the segments that one attends to, from the first prefix down to itself."""

@@ -17,6 +17,7 @@ from gym_optim.promises import named
 from gym_torch import contract_checks
 from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated
+from gym_torch.loop.changeover import Changeover
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.signals import Signals
 from gym_torch.metrics import Metrics
@@ -58,6 +59,7 @@ class Job:
     better: str = "lower"  #: which way: `lower` or `higher`
     balance: Balance | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
+    changeover: Changeover | None = None  #: compiles the layers of the policy, before one of the steps
     window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet
     saved: int = -1  #: step of the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number

@@ -54,6 +54,8 @@ def run(job: Job) -> None:
             raise Interrupted(asked)
         if progress.over:
             return
+        if job.changeover:
+            job.changeover.before(progress.step)
         job.ranks.at("")  # a source may sample and judge its steps first, which takes its time
         began = time.monotonic()
         by = f"{named(job.source)}.steps, for step {progress.step + 1} of {progress.total},"

@@ -36,10 +36,12 @@ ROWS = 512  #: of a trial
 
 @torch.no_grad()
 def fuse(model: nn.Module) -> None:
-    """Have kernels compute the parts of a model that they can. Twice is as good as once."""
+    """Have kernels compute the parts of a model that they can, but for what is compiled. Twice is as good as once."""
     if CHOICES.kernels():
+        compiled = {part for whole in model.modules() if whole._compiled_call_impl for part in whole.modules()}
+        able = [module for module in model.modules() if module not in compiled]
         with torch.random.fork_rng(devices=[]):  # what is tried may draw numbers
-            found = apart(lambda: [(module, forward) for module in model.modules() for forward in _forwards(module)])
+            found = apart(lambda: [(module, forward) for module in able for forward in _forwards(module)])
         for module, forward in found:
             replace(module, forward)
 

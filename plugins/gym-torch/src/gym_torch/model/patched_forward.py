@@ -38,6 +38,15 @@ def replace(module: nn.Module, forward: Callable[..., Any]) -> None:
     setattr(module, INNER if INNER in vars(module) else "forward", update_wrapper(partial(forward, module), own))
 
 
+def restore(module: nn.Module) -> None:
+    """Have the class compute again what `replace` took from it; what was put around it stays."""
+    own = vars(module)
+    if type(own.get(INNER)) is partial:
+        setattr(module, INNER, MethodType(type(module).forward, module))
+    elif type(own.get("forward")) is partial:
+        del own["forward"]
+
+
 def surround(module: Any, forward: Callable[..., Any]) -> None:
     """Have `forward(module, ...)` be called, which finds what was so far as `module.whole_forward`. Twice is as good as once."""
     if INNER not in vars(module):

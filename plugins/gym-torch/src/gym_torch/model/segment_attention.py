@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
-from gym_torch.model import block_attention
+from gym_torch.model import attention_operator, block_attention
 from gym_torch.model.fused_attention import CHOICES, chosen
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
@@ -102,11 +102,12 @@ AttentionInterface.register(NAME, segment_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float) -> Tensor:
+def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
     """Attend by a kernel for rows where there is one and it pays."""
     device = query.device.type
-    if device != "cpu" and not dropout and torch.compiler.is_compiling():
-        return block_attention.attend(query, key, value, spans, rule)  # one graph, whatever the segments
+    if not dropout and torch.compiler.is_compiling():  # one graph, whatever the segments
+        attend = attention_operator.attend if device == "cpu" else block_attention.attend
+        return attend(query, key, value, spans, rule)
     alike = value.shape == key.shape  # latent attention has values of another size (arXiv:2405.04434, section 2.1)
     if alike and not dropout and CHOICES.any():
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
@@ -116,6 +117,9 @@ def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Score
         if found is not None:
             return found
     return piecewise(query, key, value, spans, rule, dropout)
+
+
+attention_operator.computes(_in_row)
 
 
 def piecewise(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:

@@ -1,0 +1,65 @@
+"""Where compiled layers lie between runs: in a folder of `$GYM_CACHE` that names all that made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from gym_core import GymError, cache_dir
+from gym_core.files import write_atomically
+from gym_data.provenance import maker
+from gym_torch.model.precision_probe import device_name
+from gym_torch.native_code import features
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"  #: where torch looks for what it compiled, and puts it
+
+
+def use() -> Path:
+    """Have torch keep what it compiles in the folder of this machine, unless the environment names one; return it.
+
+    torch names its entries by its version and the graph, but not by the processor, nor by the number of threads that loops are
+    cut for: both are in the name of the folder. Raises GymError where it belongs to another user, for what it holds is run.
+    """
+    if os.environ.get(FOLDER, default_cache_dir()) == default_cache_dir():  # torch writes its own into the environment
+        made_of = [
+            torch.__version__,
+            platform.python_version(),
+            device_name(),
+            torch.get_num_threads(),
+            maker("gym_torch"),
+        ]
+        key = sha256(json.dumps(made_of).encode() + features()).hexdigest()[:16]
+        os.environ[FOLDER] = str(cache_dir() / "compiled" / key)
+    folder = Path(os.environ[FOLDER])
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if os.name == "posix" and folder.stat().st_uid != os.getuid():
+        raise GymError(
+            "belongs to another user", where=str(folder), key="model.compile", fix=f"name another in {FOLDER}"
+        )
+    return folder
+
+
+def known(what: str) -> dict[str, Any] | None:
+    """Return what was noted of a layer whose compiled code lies in the folder; None where nothing was, or it cannot be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads(_note(what).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def note(what: str, found: Mapping[str, Any]) -> None:
+    """Note of a layer that all of its code lies in the folder."""
+    write_atomically(_note(what), json.dumps(found))
+
+
+def _note(what: str) -> Path:
+    return use() / f"layer-{sha256(what.encode()).hexdigest()[:16]}.json"
