@@ -23,8 +23,9 @@ from gym_data import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.gguf.numbers import farthest
-from gym_export.formats.ollama import measured, read_back
-from gym_export.source import Source
+from gym_export.formats.gguf.vocabulary import PATTERNS
+from gym_export.formats.ollama import measured, read_back, template_of
+from gym_export.source import QUESTION, TALK, Source
 
 TINY = Path(gym_tiny.__file__).parent / "model"
 WIDE = {"q8_0": 0.01, "q4_0": 0.1}
@@ -76,6 +77,9 @@ def copy(model_path: Path, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
 def changed(path: Path, **more: Any) -> None:
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, **more}))
@@ -87,6 +91,7 @@ def changed(path: Path, **more: Any) -> None:
         ("config.json", {"model_type": "gemma2"}, "models of the family `gemma2`"),
         ("config.json", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
         ("config.json", {"attention_bias": True}, "attention_bias"),
+        ("config.json", {"rope_parameters": YARN | {"beta_fast": 16.0}}, "`beta_fast` of a rotary scaling"),
         ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}, "normalizer"),
         ("tokenizer.json", {"pre_tokenizer": {"type": "Whitespace"}}, "cuts texts up by"),
     ],
@@ -107,6 +112,40 @@ def test_what_llama_cpp_computes_otherwise_is_refused_before_anything_is_written
             with source:
                 Certified(GGUF()).format.check(source)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["lstrip", "rstrip", "single_word", "end_of_word_suffix", "merges"])
+def test_tokens_that_llama_cpp_would_cut_otherwise_are_refused(copy: Path, option: str) -> None:
+    """A word that is a token which no merges make: `llama-bpe` takes it for that token, and this tokenizer does not."""
+    file = copy / "tokenizer.json"
+    told = json.loads(file.read_text())
+    if option == "merges":
+        told["model"]["vocab"]["unmade"] = max(told["model"]["vocab"].values()) + 1
+        told["added_tokens"] = []
+        pattern = next(text for text, name in PATTERNS.items() if name == "llama-bpe")
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        told["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
+    elif option == "end_of_word_suffix":
+        told["model"][option] = "</w>"
+    else:
+        told["added_tokens"][0][option] = True
+    file.write_text(json.dumps(told))
+    with Source(Artifact(copy)) as source, pytest.raises(GymError, match=f"{option}|that no merges make"):
+        GGUF().build().format.check(source)
+
+
+def test_every_token_that_ends_an_answer_is_named_in_the_file(copy: Path, tmp_path: Path) -> None:
+    own = AutoTokenizer.from_pretrained(copy).eos_token_id
+    changed(copy / "generation_config.json", eos_token_id=[7, own, 9])
+    written = Ollama(type="f32", runtime="gguf").build().export(Artifact(copy), tmp_path / "out")
+    reader = GGUFReader(written / "model.gguf")
+    found = [reader.get_field(f"tokenizer.ggml.{role}_token_id").contents() for role in ("eos", "eot", "eom")]
+    assert found == [own, 7, 9]
+    assert (written / "Modelfile").read_text().count("PARAMETER stop") == 3
+    changed(copy / "generation_config.json", eos_token_id=[7, own, 9, 11])
+    with Source(Artifact(copy)) as source, pytest.raises(GymError, match="4 tokens that end an answer"):
+        GGUF().build().format.check(source)
 
 
 def _source(path: Path) -> Any:
@@ -143,6 +182,31 @@ def test_a_modelfile_says_what_the_chat_template_does(tmp_path: Path) -> None:
         messages, tokenize=False, add_generation_prompt=True
     )
     assert read_back(text, "Modelfile").rendered(messages) == wanted
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen", "gemma", "mistral", "chatml"])
+def test_templates_of_families_are_said_in_ollamas_language(model_path: Path, family: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    tokenizer.chat_template = (Path(render.__file__).parent / "templates" / f"{family}.jinja").read_text()
+    if family == "mistral":  # its opening `<s>[INST]` and `</s>[INST]` end alike
+        tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
+    turns = measured(tokenizer, "here")
+    assert read_back(f'TEMPLATE """{template_of(turns)}"""', "here") == turns
+    for messages in (QUESTION, TALK):
+        wanted = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert turns.rendered(messages) == wanted
+    assert turns.joined == (family in ("gemma", "mistral"))
+    if family == "mistral":
+        assert turns.around["assistant"][1].strip() == "</s>"
+
+
+def test_a_template_that_strips_messages_becomes_a_modelfile_that_says_so(copy: Path, tmp_path: Path) -> None:
+    template = copy / "chat_template.jinja"
+    loop = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}</>{% endfor %}"
+    template.write_text(loop + "{% if add_generation_prompt %}<assistant>{% endif %}")
+    written = Ollama(type="f32", runtime="gguf").build().export(Artifact(copy), tmp_path / "out")
+    told = json.loads((written / "certificate.json").read_text())
+    assert told["modelfile_prompts"] == 2 and told["not_stripped_in_ollama"] == "space around messages"
 
 
 def test_a_template_that_writes_between_messages_is_no_modelfile(copy: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -126,6 +127,18 @@ class Source:
     def tokenizer(self) -> Any:
         """The tokenizer, None where the model has none. Raises GymError where it cannot be read."""
         return read_tokenizer(self.tokenizer_files, self.base)
+
+    @cached_property
+    def stops(self) -> tuple[int, ...]:
+        """The tokens that end an answer: the tokenizer's own first, then those of the generation config."""
+        own = None if self.tokenizer is None else self.tokenizer.eos_token_id
+        file = self.tokenizer_files / "generation_config.json"
+        said = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        return tuple(
+            dict.fromkeys(
+                token for token in (own, *np.atleast_1d([] if said is None else said).tolist()) if token is not None
+            )
+        )
 
     @cached_property
     def prompts(self) -> tuple[Prompt, ...]:

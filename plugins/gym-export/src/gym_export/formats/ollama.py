@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,18 @@ class Turns:
     begins: str  #: before all, where there is a system message
     unasked: str  #: before all, where there is none: with the system message that a model has of its own
     answer: str  #: where an answer begins
+    joined: bool = False  #: whether the user's first message goes on in the turn that the system message began
 
     def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return what Ollama makes of messages."""
         system = messages[0]["role"] == "system"
         text = self.begins if system else self.unasked
+        begun = self.joined and system
         for message in messages:
             before, behind = self.around[message["role"]]
-            text += before + message["content"] + behind
+            goes_on = begun and message["role"] == "user"
+            text += ("" if goes_on else before) + message["content"] + behind
+            begun = begun and not goes_on
         return text + self.answer
 
 
@@ -61,11 +65,12 @@ def measured(tokenizer: Any, where: str) -> Turns:
     except Exception as error:  # a template raises what it likes
         raise _not_plain(where, f"it does not render a conversation: {str(error)[:100]}") from error
     opening = single.partition(_MARK.format(0))[0]
-    before_user = _common_end(opening, between(talk, 1, 2))
+    before_user = _common_end(opening, between(talk, 1, 2), tokenizer.all_special_tokens)
     after_user = single.partition(_MARK.format(0))[2].removesuffix(answer)
     unasked = opening.removesuffix(before_user)
     before_assistant = between(talk, 0, 1).removeprefix(after_user)
     after_assistant = between(talk, 1, 2).removesuffix(before_user)
+    joined = not between(whole, 0, 1).endswith(before_user)
     after_system = between(whole, 0, 1).removesuffix(before_user)
     turns = Turns(
         {
@@ -76,6 +81,7 @@ def measured(tokenizer: Any, where: str) -> Turns:
         "",
         unasked,
         answer,
+        joined,
     )
     checks = [("user",), ("system", "user"), ("user", "assistant", "user"), ("system", "user", "assistant", "user")]
     for roles in checks:
@@ -85,10 +91,13 @@ def measured(tokenizer: Any, where: str) -> Turns:
     return turns
 
 
-def _common_end(left: str, right: str) -> str:
+def _common_end(left: str, right: str, whole: Sequence[str]) -> str:
+    """Return what both texts end in; it begins with no part of a token that is to stay whole."""
     size = next((at for at, pair in enumerate(zip(left[::-1], right[::-1], strict=False)) if pair[0] != pair[1]), None)
     size = min(len(left), len(right)) if size is None else size
-    return left[len(left) - size :]
+    cuts = [(text, len(text) - size, text.find(token), token) for text in (left, right) for token in whole]
+    inside = [at + len(token) - cut for text, cut, at, token in cuts if at >= 0 and at < cut < at + len(token)]
+    return left[len(left) - size + max(inside, default=0) :]
 
 
 def _not_plain(where: str, why: str) -> GymError:
@@ -106,14 +115,20 @@ def template_of(turns: Turns) -> str:
     if any("{{" in text or "}}" in text or '"""' in text for text in texts):
         raise _not_plain("Modelfile", "it writes braces or three quotation marks")
     (system, after_system), (user, after_user), (assistant, after_assistant) = (turns.around[role] for role in ROLES)
+    begins, goes_on, opens = ("", "", user) if not turns.joined else (*_GOING_ON, _OPENED.format(user))
     return (
-        f"{{{{ if .System }}}}{system}{{{{ .System }}}}{after_system}{{{{ else }}}}{turns.unasked}{{{{ end }}}}"
-        f'{{{{ range .Messages }}}}{{{{ if eq .Role "user" }}}}{user}{{{{ .Content }}}}{after_user}'
+        f"{begins}{{{{ if .System }}}}{system}{{{{ .System }}}}{after_system}{goes_on}"
+        f"{{{{ else }}}}{turns.unasked}{{{{ end }}}}"
+        f'{{{{ range .Messages }}}}{{{{ if eq .Role "user" }}}}{opens}{{{{ .Content }}}}{after_user}'
         f'{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ .Content }}}}{after_assistant}{{{{ end }}}}{{{{ end }}}}'
         f"{turns.answer}"
     )
 
 
+#: Where the user's first message goes on in the turn of the system message: nothing is written before it.
+_GOING_ON = ("{{ $begun := false }}", "{{ $begun = true }}")
+_OPENED = "{{{{ if $begun }}}}{{{{ $begun = false }}}}{{{{ else }}}}{}{{{{ end }}}}"
+_BRANCH = re.compile(re.escape(_OPENED.format("\0")).replace("\0", "(.*)"), re.DOTALL)
 _SHAPE = re.compile(
     r"\{\{ if \.System \}\}(.*)\{\{ \.System \}\}(.*)\{\{ else \}\}(.*)\{\{ end \}\}\{\{ range \.Messages \}\}"
     r'\{\{ if eq \.Role "user" \}\}(.*)\{\{ \.Content \}\}(.*)\{\{ else if eq \.Role "assistant" \}\}(.*)\{\{ \.Content \}\}(.*)'
@@ -125,12 +140,17 @@ _SHAPE = re.compile(
 def read_back(text: str, where: str) -> Turns:
     """Return the turns that the template of a Modelfile writes. Raises GymError where it is none that is written here."""
     quoted = re.search(r'^TEMPLATE """(.*?)"""$', text, re.DOTALL | re.MULTILINE)
-    found = _SHAPE.fullmatch(quoted.group(1)) if quoted else None
+    written = quoted.group(1) if quoted else ""
+    begins, goes_on = _GOING_ON
+    joined = written.startswith(begins)
+    found = _SHAPE.fullmatch(written.removeprefix(begins).replace(goes_on, "", 1) if joined else written)
     if found is None:
         raise GymError("its Modelfile has no template that can be read", where=where, fix="export again")
     system, after_system, unasked, user, after_user, assistant, after_assistant, answer = found.groups()
+    opened = _BRANCH.fullmatch(user) if joined else None
+    user = opened.group(1) if opened else user
     around = {"system": (system, after_system), "user": (user, after_user), "assistant": (assistant, after_assistant)}
-    return Turns(around, "", unasked, answer)
+    return Turns(around, "", unasked, answer, joined)
 
 
 class OllamaFormat(GGUFFormat):
@@ -155,10 +175,14 @@ class OllamaFormat(GGUFFormat):
         if begins and turns.unasked.startswith(begins):  # llama.cpp writes it before every text
             around = dict(turns.around)
             around["system"] = (around["system"][0].removeprefix(begins), around["system"][1])
-            turns = Turns(around, turns.begins, turns.unasked.removeprefix(begins), turns.answer)
-        stops = dict.fromkeys(filter(None, (source.tokenizer.eos_token, turns.around["assistant"][1].strip())))
+            turns = replace(turns, around=around, unasked=turns.unasked.removeprefix(begins))
         context = self.config.num_ctx or min(source.config.max_position_embeddings, LONGEST_CONTEXT)
         lines = [f"FROM ./{WEIGHTS}", f'TEMPLATE """{template_of(turns)}"""', f"PARAMETER num_ctx {context}"]
+        closing = turns.around["assistant"][
+            1
+        ].lstrip()  # what a template writes there, a model may have learned to write
+        special = [token for token in source.tokenizer.all_special_tokens if closing.startswith(token)]
+        stops = dict.fromkeys([*source.tokenizer.convert_ids_to_tokens([*source.stops]), *special])
         lines += [f'PARAMETER stop "{stop}"' for stop in stops if '"' not in stop and "\n" not in stop]
         lines += [f'SYSTEM """{self.config.system}"""'] if self.config.system else []
         (into / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -168,14 +192,19 @@ class OllamaFormat(GGUFFormat):
         """Compare the GGUF file, and what the Modelfile writes around the prompts."""
         found = super().weights(source, path, told)
         turns = read_back((path / FILE).read_text(encoding="utf-8"), str(path / FILE))
-        begins, compared = self._words_begin(source), 0
+        begins, compared, strips = self._words_begin(source), 0, False
         for prompt in source.prompts:
             if prompt.messages:
                 compared += 1
-                if begins + turns.rendered(prompt.messages) != render(source.tokenizer, prompt.messages):
+                wanted = render(source.tokenizer, prompt.messages)
+                bare = [message | {"content": message["content"].strip()} for message in prompt.messages]
+                said = [begins + turns.rendered(messages) for messages in (prompt.messages, bare)]
+                strips = strips or wanted != said[0]
+                if wanted not in said:
                     why = f"its Modelfile writes the {prompt.name} otherwise than the model's chat template"
                     raise GymError(why, where=str(path / FILE), fix="export again; if that fails too, report it")
-        return {**found, "modelfile_prompts": compared}
+        stripped = {"not_stripped_in_ollama": "space around messages"} if strips else {}
+        return {**found, "modelfile_prompts": compared, **stripped}
 
     def _words_begin(self, source: Source) -> str:
         """Return what llama.cpp writes before every text that is not in the prompts of the Modelfile; empty for nothing."""

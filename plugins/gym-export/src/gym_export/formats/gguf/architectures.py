@@ -40,7 +40,13 @@ ARCHITECTURES = {
 #: Rotary scalings that llama.cpp computes as transformers does; `llama3` as factors of frequencies.
 SCALINGS = ("default", "linear", "yarn", "llama3")
 #: Of a scaling of type `yarn`, what has no place in the file, with the value under which it says nothing.
-YARN_OTHERS: dict[str, tuple[Any, ...]] = {"truncate": (None, True), "mscale": (None,), "mscale_all_dim": (None,)}
+YARN_OTHERS: dict[str, tuple[Any, ...]] = {
+    "truncate": (None, True),
+    "mscale": (None,),
+    "mscale_all_dim": (None,),
+    "beta_fast": (None, 32),  # a file may say both, and llama.cpp reads neither for these families
+    "beta_slow": (None, 1),
+}
 
 
 def architecture_of(config: Any, where: str) -> Architecture:
@@ -146,11 +152,9 @@ def _rope(writer: Any, config: Any) -> None:
     if kind == "yarn":
         window = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(window)
-        writer.add_rope_scaling_yarn_beta_fast(float(rope.get("beta_fast") or 32))
-        writer.add_rope_scaling_yarn_beta_slow(float(rope.get("beta_slow") or 1))
         if rope.get("attention_factor"):
             usual = 0.1 * np.log(rope["factor"]) + 1.0
-            writer.add_rope_scaling_yarn_attn_factor(float(rope["attention_factor"] / usual))
+            writer.add_rope_scaling_attn_factors(float(rope["attention_factor"] / usual))
 
 
 def rope_factors(config: Any) -> Array | None:

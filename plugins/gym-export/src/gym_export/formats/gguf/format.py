@@ -96,7 +96,14 @@ class GGUFFormat(Format):
 
     def load(self, source: Source, path: Path) -> Loaded | None:
         """Load it in llama.cpp, where that is installed and asked for."""
-        return llama_cpp.LlamaCpp(path / FILE, source.tokenizer) if self._answers() else None
+        if not self._answers():
+            return None
+        loaded = llama_cpp.LlamaCpp(path / FILE, source.tokenizer)
+        for stop in source.stops:
+            if not loaded.ends(stop):
+                why = f"llama.cpp does not end an answer at the token {stop}, as the model does"
+                raise GymError(why, where=str(path / FILE), fix="report it")
+        return loaded
 
     def arrays(self, path: Path) -> Mapping[str, Any]:
         """Return the weights, with the names and the order that they have in transformers."""
@@ -117,7 +124,7 @@ class GGUFFormat(Format):
 
     def _words(self, source: Source) -> Vocabulary | None:
         size = source.model.get_input_embeddings().weight.shape[0]
-        return vocabulary_of(source.tokenizer, source.tokenizer_files, size, str(source.base))
+        return vocabulary_of(source.tokenizer, source.tokenizer_files, size, str(source.base), source.stops)
 
     def _places(self, source: Source) -> dict[str, Place]:
         config = source.config

@@ -53,6 +53,12 @@ class LlamaCpp(Loaded):
             found.append(int(self.model.scores[self.model.n_tokens - 1].argmax()))
         return found
 
+    def ends(self, token: int) -> bool:
+        """Whether it ends an answer at a token."""
+        import llama_cpp
+
+        return bool(llama_cpp.llama_vocab_is_eog(llama_cpp.llama_model_get_vocab(self.model.model), token))
+
     def encode(self, prompt: Prompt) -> list[int] | None:
         """Return a prompt as llama.cpp's tokenizer has it, rendered by the template in the file."""
         text = prompt.text

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tokenizers.models import BPE
+
 from gym_core import GymError
 from gym_export.formats.gguf.architectures import refused
 
+ENDS = ("eos", "eot", "eom")  #: roles of tokens that end an answer
+IGNORING = frozenset(
+    {"llama-bpe"}
+)  #: names under which llama.cpp takes a word that is a token as it is, without merging
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  #: types of tokens, as GGUF numbers them
 
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -36,8 +43,10 @@ class Vocabulary:
     template: str = ""
 
 
-def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str) -> Vocabulary | None:
+def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Sequence[int] = ()) -> Vocabulary | None:
     """Return what a file says of the tokenizer in a folder, for a model with embeddings for `size` tokens; None without one.
+
+    `stops` are the tokens that end an answer.
 
     Raises GymError where llama.cpp would make other tokens of a text, or does not know how to.
     """
@@ -51,11 +60,17 @@ def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str) -> Vocabu
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         kind = "SentencePiece" if model.get("byte_fallback") else model.get("type")
         raise refused(f"a tokenizer of type {kind}", where, "export with `safetensors`; GGUF takes byte-level BPE")
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(option):
+            raise refused(f"byte-level BPE with `{option}`", where, "export with `safetensors`")
     written = {number: text for text, number in model["vocab"].items()}
     types = dict.fromkeys(written, NORMAL)
     for token in told.get("added_tokens") or ():
         written[token["id"]] = token["content"]
         types[token["id"]] = CONTROL if token["special"] else USER_DEFINED
+        for option in ("lstrip", "rstrip", "single_word"):  # llama.cpp takes such a token for any other
+            if token.get(option):
+                raise refused(f"the token {token['content']!r} with `{option}`", where, "export with `safetensors`")
     if written and max(written) >= size:
         raise GymError(
             f"the tokenizer has token {max(written)}, and the model embeddings for {size}",
@@ -69,19 +84,39 @@ def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str) -> Vocabu
     if template and not isinstance(template, str):
         template = template.get("default") if isinstance(template, dict) else None
     begins = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    pre = _pre(told, merges, where)
+    _check_merges(model, pre, {text for number, text in written.items() if types[number] == NORMAL}, where)
     return Vocabulary(
-        _pre(told, merges, where),
+        pre,
         [written.get(number, f"[PAD{number}]") for number in range(size)],
         [types.get(number, UNUSED) for number in range(size)],
         merges,
-        {
-            role: number
-            for role in ("bos", "eos", "pad")
-            if (number := getattr(tokenizer, f"{role}_token_id")) is not None
-        },
+        {role: number for role in ("bos", "pad") if (number := getattr(tokenizer, f"{role}_token_id")) is not None}
+        | _ends(stops, where),
         begins,
         template or "",
     )
+
+
+def _ends(stops: Sequence[int], where: str) -> dict[str, int]:
+    """Return the tokens that end an answer by the roles that a file has for them."""
+    if len(stops) > len(ENDS):
+        what = f"{len(stops)} tokens that end an answer, of which a file names {len(ENDS)}"
+        raise refused(what, where, "leave some out of `eos_token_id` in generation_config.json")
+    return dict(zip(ENDS, stops, strict=False))
+
+
+def _check_merges(model: Mapping[str, Any], pre: str, texts: set[str], where: str) -> None:
+    """Raise GymError where a word that is a token becomes that token in one library, and what merges make in the other."""
+    ignored = bool(model.get("ignore_merges"))
+    if ignored == (pre in IGNORING):
+        return
+    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model["merges"]]
+    merging = BPE(vocab=model["vocab"], merges=merges)
+    lost = next((text for text in sorted(texts) if [token.value for token in merging.tokenize(text)] != [text]), None)
+    if lost is not None:
+        what = f"`ignore_merges: {str(ignored).lower()}` with the pre-tokenizer {pre} and a token, {lost!r}, that no merges make"
+        raise refused(what, where, "export with `safetensors`")
 
 
 def _pre(told: dict[str, Any], merges: list[str], where: str) -> str:
@@ -122,7 +157,7 @@ def describe(writer: Any, vocabulary: Vocabulary) -> None:
     writer.add_token_types(vocabulary.types)
     writer.add_token_merges(vocabulary.merges or NO_MERGES)
     for role, number in vocabulary.ids.items():
-        writer.add_uint32(f"tokenizer.ggml.{_ROLES[role]}_token_id", number)
+        writer.add_uint32(f"tokenizer.ggml.{_ROLES.get(role, role)}_token_id", number)
     writer.add_add_bos_token(vocabulary.begins)
     writer.add_add_eos_token(False)
     if vocabulary.template:
@@ -131,5 +166,4 @@ def describe(writer: Any, vocabulary: Vocabulary) -> None:
 
 #: The file must name merges, and an empty list has no place in it: a pair that no text has.
 NO_MERGES = ["\u0120\u0120\u0120\u0120\u0120 \u0120\u0120\u0120\u0120\u0120"]
-_ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
-SAID = ("model", "pre", "tokens", "token_type", "merges", "add_bos_token")
+_ROLES = {"pad": "padding"}
