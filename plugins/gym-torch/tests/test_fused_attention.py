@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from gym_testkit import architectures
 from gym_torch import native_code
 from gym_torch.batch import packed, padded
-from gym_torch.model import fused_attention, segment_attention
+from gym_torch.model import fused_attention, fused_modules, segment_attention
 from gym_torch.model.fused_attention import SOURCE, Kernel
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.model.layout_support import layout_for
@@ -128,13 +128,14 @@ def test_a_segment_has_the_same_bits_alone_and_in_any_number_of_threads(kernel):
 
 @pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])
 @pytest.mark.parametrize("name", architectures.FAMILIES)
-def test_every_family_is_as_near_to_fp32_as_without_it(name, batch_of, always):
+def test_every_family_is_as_near_to_fp32_with_all_kernels_as_without_one(name, batch_of, always, monkeypatch):
     model = architectures.build(name)
+    monkeypatch.setattr(fused_modules.CHOICES, "always", False)
     wanted = losses(model, batch_of, padded)
     assert layout_for(model) is PACKED
     errors = {}
     for kernel in (True, False):
-        fused_attention.CHOICES.always = kernel
+        fused_attention.CHOICES.always = fused_modules.CHOICES.always = kernel
         with torch.autocast("cpu", torch.bfloat16):
             found = losses(model, batch_of, packed)
         errors[kernel] = [float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)]
