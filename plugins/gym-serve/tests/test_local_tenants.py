@@ -138,6 +138,8 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
         await engine.close()
 
     asyncio.run(use())
+    with pytest.raises(GymError, match="has no adapters beside it"):
+        Local().build(artifacts=[ModelSource("ann", paths["ann"], adapters={"ben": paths["ben"]})], limits=Limits())
     model = tmp_path / "ann" / "model"
     record = json.loads((tmp_path / "ann" / "run.json").read_text())
     assert len(record["artifact"]["details"]["template_sha256"]) == 64

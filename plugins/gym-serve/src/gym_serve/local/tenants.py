@@ -169,9 +169,16 @@ class NoTenants:
 
 
 def tenants_of(served: Served, limits: Limits) -> Tenants:
-    """Return the tenants of a source. Raises GymError where it names both a store and adapters."""
+    """Return the tenants of a source. Raises GymError where it names both a store and adapters, or adapters of an adapter."""
     if served.source.tenants and served.source.adapters:
         raise GymError("a model has tenants from a store or adapters by name, not both", key=served.source.name)
+    if served.source.adapters and served.artifact.kind == "adapter":
+        raise GymError(
+            "an adapter has no adapters beside it: it is one of its base",
+            where=served.source.path,
+            key="adapters",
+            fix=f"serve {served.artifact.base}, with this one as another of `adapters.NAME=PATH`",
+        )
     if served.source.tenants:
         return StoredTenants(served, limits)
     return AdapterTenants(served, limits) if served.source.adapters else NoTenants(served)
