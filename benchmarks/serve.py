@@ -144,6 +144,7 @@ def equal(one: Answers, other: Answers) -> int:
 
 def clients(report: Report, quick: bool) -> None:
     """Compare the engine with the generator and with transformers."""
+    torch.set_num_threads(1 if quick else 2)
     asked = requests(quick)
     with tempfile.TemporaryDirectory() as scratch:
         path, model = write(Path(scratch)), base(torch.float32)
@@ -158,7 +159,7 @@ def clients(report: Report, quick: bool) -> None:
                 "http": partial(streamed, engine, asked, CLIENTS),
                 "transformers": partial(transformers, model, asked),
             }
-            speeds, answers = in_turn(sides, 1 if quick else 5, quick)
+            speeds, answers = in_turn(sides, 1 if quick else 2, quick)
     report.figures["tokens_per_second"] = speeds
     for name in ("engine", "http"):
         first = sorted(answers[name].first)
@@ -181,6 +182,7 @@ def clients(report: Report, quick: bool) -> None:
 
 def low_rank(report: Report, quick: bool) -> None:
     """Compare 64 adapters with one adapter."""
+    torch.set_num_threads(1 if quick else 2)
     asked = requests(quick)
     with tempfile.TemporaryDirectory() as scratch:
         path = write(Path(scratch) / "model")
@@ -196,7 +198,7 @@ def low_rank(report: Report, quick: bool) -> None:
                 "one adapter": partial(submitted, engine, one, CLIENTS),
                 f"{CLIENTS} adapters": partial(submitted, engine, mixed, CLIENTS),
             }
-            speeds, _ = in_turn(sides, 1 if quick else 3, quick)
+            speeds, _ = in_turn(sides, 1 if quick else 2, quick)
     report.figures[f"tokens_per_second, rank {RANK}"] = speeds
     ratio = round(speeds["one adapter"] / speeds[f"{CLIENTS} adapters"], 2)
     report.check(f"time of {CLIENTS} adapters against one", ratio, at_most=1.3)
@@ -205,6 +207,7 @@ def low_rank(report: Report, quick: bool) -> None:
 @torch.no_grad()
 def compressed(report: Report, quick: bool) -> None:
     """Compare 64 deltas with the base, served and as single passes of `benchmarks/deltas.py`."""
+    torch.set_num_threads(1 if quick else 2)
     asked, names = requests(quick), [f"user{number}" for number in range(CLIENTS)]
     with tempfile.TemporaryDirectory() as scratch:
         path, model = write(Path(scratch) / "model"), base(torch.float32)
@@ -216,7 +219,7 @@ def compressed(report: Report, quick: bool) -> None:
                 "base": partial(submitted, engine, asked, CLIENTS),
                 f"{CLIENTS} deltas": partial(submitted, engine, mixed, CLIENTS),
             }
-            speeds, _ = in_turn(sides, 1 if quick else 3, quick)
+            speeds, _ = in_turn(sides, 1 if quick else 2, quick)
         folder = Folder(Path(scratch))
         for number, name in enumerate(names):
             folder.write(name, dense(model, number))
@@ -240,7 +243,6 @@ def compressed(report: Report, quick: bool) -> None:
 
 def measure(report: Report, quick: bool) -> None:
     """Measure everything; a quick run has replies of half the length, and one thread."""
-    torch.set_num_threads(1 if quick else 2)
     for part in (clients, low_rank, compressed):
         part(report, quick)
 
