@@ -14,7 +14,8 @@ HERE = Path(__file__).parent
 NEEDY = {
     "gptq.py",
     "served.py",
-}  #: which compare with what needs an environment of its own: `nox -s gptq`, `nox -s vllm`
+    "gpu.py",
+}  #: which need an environment of its own, as `nox -s gptq` and `nox -s vllm` make, or an accelerator
 OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "workers.py"} | NEEDY
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ DATA = Path(os.environ.get("GYM_DATA", ROOT.parent / "shared" / "data"))
 SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
 
 
-def write_model(into: Path, vocabulary: int, *data: str, ends: int = 1) -> Path:
+def write_model(
+    into: Path, vocabulary: int, *data: str, ends: int = 1, shape: Mapping[str, Any] = SHAPE, half: bool = False
+) -> Path:
     """Write a model whose tokenizer was trained on datasets; a large vocabulary has rows that no text uses.
 
     `ends` tokens end an answer, the last ones of the vocabulary beside the usual one: random weights give all tokens
-    about the same probability, so the lengths of answers are spread geometrically around `vocabulary / ends`.
+    about the same probability, so the lengths of answers are spread geometrically around `vocabulary / ends`. `shape` is all of
+    its `config.json` but the vocabulary; `half` writes bf16.
     """
     into.mkdir(parents=True)
     tokenizer = _tokenizer(*data)
@@ -34,11 +37,11 @@ def write_model(into: Path, vocabulary: int, *data: str, ends: int = 1) -> Path:
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         (into / name).write_bytes((TINY / name).read_bytes())
     end = tokenizer.token_to_id("<|im_end|>")
-    shape = AutoConfig.for_model(
-        **SHAPE, vocab_size=vocabulary, eos_token_id=end, pad_token_id=tokenizer.token_to_id("<|endoftext|>")
+    config = AutoConfig.for_model(
+        **{**shape, "vocab_size": vocabulary}, eos_token_id=end, pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if half else torch.float32)
     model.generation_config.eos_token_id = [end, *range(vocabulary - ends + 1, vocabulary)]
     model.save_pretrained(into)
     return into

@@ -52,14 +52,29 @@ def serve(peers: Mapping[str, Callable[[Any], Result]], options: type[Spec]) -> 
     os.write(spoken, (json.dumps(asdict(found)) + "\n").encode())
 
 
+def accelerated() -> bool:
+    """Return whether there is a GPU to train on."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def held() -> int:
-    """Return the bytes that the process holds in memory now."""
+    """Return the bytes that the process holds in memory now; those of the GPU where there is one."""
+    if accelerated():
+        import torch
+
+        return torch.cuda.memory_allocated()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def peak() -> int:
-    """Return the most bytes that the process has held."""
+    """Return the most bytes that the process has held; those of the GPU where there is one."""
+    if accelerated():
+        import torch
+
+        return torch.cuda.max_memory_allocated()
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -75,7 +90,7 @@ def arguments(spec: Spec) -> dict[str, Any]:
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "bf16": spec.precision == "bf16",
-        "use_cpu": True,
+        "use_cpu": not accelerated(),
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,12 @@ class Tuning(Spec):
     adapter: dict[str, Any] | None = None
     recompute: bool | str = False  #: as Gym's `train.gradient_checkpointing` has it; the peers know yes and no
     algorithm: Any = "sft"  #: as Gym's recipe has it; the peers know no other
+    half: bool = False  #: whether the peers hold frozen weights in bf16, as Gym does where they are stored so
+    quantized: bool = False  #: whether the frozen weights are held in 4 bits (NF4)
+    kernels: list[str] = field(default_factory=list)  #: libraries that Gym tries
+    flash: bool = False  #: whether the peers attend by FlashAttention-2
+    folder: str = ""  #: where LLaMA-Factory finds its data
+    dataset: str = ""  #: how it is called there
 
 
 def gym(spec: Tuning) -> Tuned:
@@ -41,11 +47,19 @@ def gym(spec: Tuning) -> Tuned:
     import gym_torch.assembly  # noqa: F401 - loaded before memory is measured, as the peers' modules are
 
     before = held()
-    adapter = {"adapter": spec.adapter} if spec.adapter else {}
-    recipe = {"model": spec.model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
-    recipe["train"]["gradient_checkpointing"] = spec.recompute
-    found, tokens = executed(recipe)
+    found, tokens = executed(recipe_of(spec))
     return Tuned(**found, tokens=tokens[-1], base_bytes=before)
+
+
+def recipe_of(spec: Tuning) -> dict[str, Any]:
+    """Return the recipe of Gym."""
+    adapter = {"adapter": spec.adapter} if spec.adapter else {}
+    model: dict[str, Any] = {"path": spec.model, "kernels": spec.kernels}
+    if spec.quantized:
+        model["quantization"] = "bnb_4bit"
+    recipe = {"model": model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
+    recipe["train"]["gradient_checkpointing"] = spec.recompute
+    return recipe
 
 
 def trainer(spec: Tuning) -> Tuned:
@@ -86,11 +100,61 @@ def trl(spec: Tuning) -> Tuned:
     return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
 
 
+def llamafactory(spec: Tuning) -> Tuned:
+    """Train with LLaMA-Factory, at its best."""
+    from llamafactory.train.tuner import run_exp
+
+    from peers.sizes import of_llamafactory
+
+    way = "qlora" if spec.quantized else "lora" if spec.adapter else "full"
+    before, steps = held(), clock()
+    where = spec.model, spec.folder, spec.dataset, way, spec.output
+    run_exp(of_llamafactory(*where, spec.steps, spec.rows, spec.length, bool(spec.recompute)), callbacks=[steps])
+    tokens = int(steps.logs[-1]["num_input_tokens_seen"])
+    return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
+
+
+def unsloth(spec: Tuning) -> Tuned:
+    """Train with unsloth, which replaces parts of TRL's SFTTrainer; packed."""
+    from unsloth import FastLanguageModel  # before transformers, which it changes  # isort: skip
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    before, steps = held(), clock()
+    model, _ = FastLanguageModel.from_pretrained(
+        spec.model, max_seq_length=spec.length, load_in_4bit=spec.quantized, full_finetuning=not spec.adapter
+    )
+    if spec.adapter:
+        rank = spec.adapter["rank"]
+        model = FastLanguageModel.get_peft_model(
+            model, r=rank, lora_alpha=2 * rank, lora_dropout=0, use_gradient_checkpointing=bool(spec.recompute)
+        )
+    made = SFTTrainer(
+        model=model,
+        args=SFTConfig(**_arguments(spec), packing=True, max_length=spec.length, dataset_num_proc=1),
+        train_dataset=_dataset(spec),
+        processing_class=AutoTokenizer.from_pretrained(spec.model),
+        callbacks=[steps],
+    )
+    made.train()
+    tokens = int(made.state.num_input_tokens_seen)
+    return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
+
+
 def _model(spec: Tuning) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(spec.model, dtype=torch.float32)
+    more: dict[str, Any] = {"attn_implementation": "flash_attention_2"} if spec.flash else {}
+    if spec.quantized:
+        from transformers import BitsAndBytesConfig
+
+        half = torch.bfloat16
+        more["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half
+        )
+    dtype = torch.bfloat16 if spec.half else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype, **more)
     if spec.adapter:
         from peft import LoraConfig, get_peft_model
 
@@ -117,4 +181,5 @@ def _arguments(spec: Tuning) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"gym": gym, "trainer": trainer, "trl": trl}, Tuning)
+    peers = {"gym": gym, "trainer": trainer, "trl": trl, "llamafactory": llamafactory, "unsloth": unsloth}
+    serve(peers, Tuning)
