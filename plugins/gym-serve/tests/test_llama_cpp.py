@@ -114,7 +114,7 @@ def test_it_says_what_the_model_of_the_file_says(engine: Any) -> None:
 def test_prompts_are_those_of_the_tokenizer_that_was_exported(file: Path) -> None:
     """With tools, marks that users write, and a template of another name; special tokens in contents are text."""
     from gym_serve.llama_cpp.library import GGUFModel
-    from gym_serve.llama_cpp.words import GGUFWords
+    from gym_serve.llama_cpp.vocabulary import GGUFWords
 
     tokenizer, words = Tokenizer(locate("tiny")), GGUFWords(GGUFModel(file, words_only=True))
     special = tokenizer.special

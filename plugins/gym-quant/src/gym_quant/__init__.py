@@ -6,11 +6,11 @@ from gym_quant.config.awq import AWQ
 from gym_quant.config.bnb_4bit import Bnb4bit
 from gym_quant.config.bnb_8bit import Bnb8bit
 from gym_quant.config.eetq import EETQ
+from gym_quant.config.encoded import Encoded
 from gym_quant.config.fp8 import FP8
 from gym_quant.config.gptq import GPTQ
 from gym_quant.config.hqq import HQQ
 from gym_quant.config.mixed import Mixed
-from gym_quant.config.prequantized import Encoded
 from gym_quant.config.quanto import Quanto
 from gym_quant.config.rtn import RTN
 from gym_quant.config.torchao import TorchAO

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gym_llamafactory.keys.convert import names, or_unset, unread
-from gym_llamafactory.layout import found
+from gym_llamafactory.model_in_output import found
 from gym_llamafactory.table import Choice, Key, Keys
 
 _LORA = "lora dora rslora pissa olora lora_ga eva loftq adalora longlora"

@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any
 
 from gym_llamafactory.keys.convert import note
-from gym_llamafactory.layout import found
+from gym_llamafactory.model_in_output import found
 from gym_llamafactory.table import Key, Keys
 
 _OF = "transformers"

@@ -12,7 +12,7 @@ from gym_core.sections import Findings
 from gym_llamafactory import translation
 from gym_llamafactory.keys.convert import note
 from gym_llamafactory.keys.run import EPOCHS, KEEP_ALL
-from gym_llamafactory.v1 import keys, parts
+from gym_llamafactory.v1 import keys, plugin_sections
 from gym_llamafactory.v1.datasets import sources
 
 
@@ -23,7 +23,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     if isinstance(sections.get("model"), str):
         told.put("model", sections.pop("model"))
     _sources(sections, flat, told)
-    parts.take(sections, flat, told)
+    plugin_sections.take(sections, flat, told)
     for key, value in ({key: flat.pop(key, usual) for key, usual in keys.DEFAULTS.items()}).items():
         told.put(key, value)
     for key in [key for key in flat if key in keys.ALIKE or key in keys.RENAMED]:

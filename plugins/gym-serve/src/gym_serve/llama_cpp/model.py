@@ -18,7 +18,7 @@ from gym_serve.errors import BadRequest, Unknown
 from gym_serve.llama_cpp.config import LlamaCpp
 from gym_serve.llama_cpp.decoding import LlamaDecoding
 from gym_serve.llama_cpp.library import Context, GGUFModel
-from gym_serve.llama_cpp.words import GGUFWords
+from gym_serve.llama_cpp.vocabulary import GGUFWords
 from gym_serve.templates import template_text
 from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import Lane

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_core import Artifact, GymError, Run
-from gym_quant.config.prequantized import Encoded
+from gym_quant.config.encoded import Encoded
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.quantizer import SHARD, PostTrainingQuantizer, refuse_quantized

@@ -18,7 +18,7 @@ class ModelInOutput(Callback):
     They are links to the same files where the file system has any, so they take no room.
     """
 
-    target: ClassVar[str] = "gym_llamafactory.layout:linked"
+    target: ClassVar[str] = "gym_llamafactory.model_in_output:linked"
 
 
 def linked(config: ModelInOutput, run: Run) -> Any:

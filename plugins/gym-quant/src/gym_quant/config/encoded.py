@@ -21,7 +21,7 @@ class Encoded(PostTraining):
     refuses it, because its configuration names no `quant_method`. Experts that are stacked in one weight are refused.
     """
 
-    target: ClassVar[str] = "gym_quant.post_training.prequantized:EncodedQuantizer"
+    target: ClassVar[str] = "gym_quant.post_training.encoded:EncodedQuantizer"
 
     quantizer: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers", default="hqq")] = None
     """What encodes the weights; by default `hqq`."""
