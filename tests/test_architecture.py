@@ -131,11 +131,11 @@ def test_arrows_between_the_rooms_of_the_engine_lead_downward() -> None:
     assert not upward
 
 
-def declared(folder: Path) -> tuple[str, set[str]]:
-    """Return the name of a package and what it declares to need, with its extras."""
+def declared(folder: Path, extras: bool = True) -> tuple[str, set[str]]:
+    """Return the name of a package and what it declares to need, with its extras or without."""
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project.get("optional-dependencies", {}).values()
-    lines = [*project.get("dependencies", ()), *(line for extra in extras for line in extra)]
+    optional = project.get("optional-dependencies", {}).values() if extras else ()
+    lines = [*project.get("dependencies", ()), *(line for extra in optional for line in extra)]
     return project["name"], {re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0] for line in lines}
 
 
@@ -159,6 +159,26 @@ def test_no_cycle_between_packages() -> None:
     graph = {name: needs & ours for name, needs in map(declared, FOLDERS)}
     assert graph["gym-core"] == set()
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def reached(graph: Mapping[str, set[str]], name: str) -> set[str]:
+    """Return what a package needs, and what that needs."""
+    return graph[name].union(*(reached(graph, other) for other in graph[name]))
+
+
+def test_the_picture_of_the_packages_is_what_they_declare() -> None:
+    """Extras are not drawn, and an arrow may be left out where others lead there too."""
+    ours = {folder.name for folder in FOLDERS} - {"gym-testkit"}  # the page names it below the picture
+    real = {
+        name: needs & ours for name, needs in (declared(folder, extras=False) for folder in FOLDERS) if name in ours
+    }
+    picture = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("flowchart BT")[1].split("```")[0]
+    names = dict(re.findall(r'(\w+)\["([\w-]+)"\]', picture))
+    drawn: dict[str, set[str]] = {name: set() for name in ours}
+    for arrow in re.sub(r'\["[^"]*"\]', "", picture).split("\n"):
+        start, _, ends = arrow.partition("-->")
+        drawn[names.get(start.strip(), "gym-core")] |= {names[end.strip()] for end in ends.split("&") if end.strip()}
+    assert {name: reached(drawn, name) for name in ours} == {name: reached(real, name) for name in ours}
 
 
 def test_importing_configurations_changes_no_environment_variable() -> None:
