@@ -47,6 +47,14 @@ class Entry(Config):
         """Return how many numbers it has of each part."""
         return {}
 
+    def changes(self) -> bool:
+        """Whether anything of the weight changed."""
+        return True
+
+    def turned(self) -> bool:
+        """Whether the weight is `[..., in, out]`, and what is coded of it `[..., out, in]`."""
+        return False
+
     def said(self) -> dict[str, Any]:
         """Return it as plain data, without what is default."""
         return {"kind": self.kind} | self.model_dump(mode="json", exclude_defaults=True)
@@ -56,6 +64,10 @@ class Zero(Entry):
     """Nothing changed."""
 
     kind: Literal["zero"] = "zero"
+
+    def changes(self) -> bool:
+        """Return False."""
+        return False
 
 
 class Some(Entry):
@@ -74,6 +86,10 @@ class Some(Entry):
     def held(self) -> tuple[int, ...]:
         """Shape of what the file holds."""
         return self.shape if self.rows is None else (self.rows, *self.shape[1:])
+
+    def changes(self) -> bool:
+        """Whether any row changed."""
+        return self.rows != 0
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of rows."""
@@ -123,6 +139,10 @@ class Dense(Some):
             raise ValueError("three values have no planes of bits")
         return self
 
+    def turned(self) -> bool:
+        """Whether it is `transposed`."""
+        return self.transposed
+
     @property
     def matrices(self) -> Matrices:
         """What is coded, as matrices."""
@@ -169,6 +189,10 @@ class LowRank(Entry):
         if len(self.shape) not in (2, 3) or self.leading > self.rank or self.rank > min(self.shape[-2:]):
             raise ValueError(f"a weight of shape {self.shape} has no {self.leading} of {self.rank} components")
         return self
+
+    def turned(self) -> bool:
+        """Whether it is `transposed`."""
+        return self.transposed
 
     @property
     def matrices(self) -> Matrices:

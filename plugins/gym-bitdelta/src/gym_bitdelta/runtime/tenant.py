@@ -66,7 +66,7 @@ def prepare(delta: Delta, products: Products, pause: Callable[[], None] = lambda
         pair = _pair(record, writer)
         if pair is not None:
             records[name] = pair
-        elif record.entry.counts() and getattr(record.entry, "rows", None) != 0:
+        elif record.entry.changes():
             rest[name] = _own(record)
         pause()
     for name in [name for name in rest if name.endswith(".bias")]:
@@ -74,7 +74,7 @@ def prepare(delta: Delta, products: Products, pause: Callable[[], None] = lambda
         if pair is not None and pair[1][Field.INDEX] < 0:
             writer.bias(pair[1], rest.pop(name).values().numpy())
     shapes = {name: record.entry.shape for name, record in delta.records.items()}
-    turned = frozenset(name for name in records if getattr(delta.records[name].entry, "transposed", False))
+    turned = frozenset(name for name in records if delta.records[name].entry.turned())
     return Tenant(writer.words(), records, rest, shapes, turned)
 
 
