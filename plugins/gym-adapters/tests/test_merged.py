@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, TrainableTokens, VeRA
@@ -174,3 +176,19 @@ def test_trainable_counts_are_those_of_the_papers(bench: Any) -> None:
     assert count(bench, TrainableTokens(tokens=(5, 9))) == 2 * 16 * (
         1 if bench.base().config.tie_word_embeddings else 2
     )
+
+
+@pytest.mark.parametrize("name", ["loha+extra", "vera", "oft exact", "ia3", "ln_tuning"])
+def test_a_folder_holds_what_peft_writes_but_for_its_empty_card(name: str, bench: Any, tmp_path: Path) -> None:
+    adapted: Any = built(bench, KINDS[name])
+    adapted.save(tmp_path / "ours", "base")
+    adapted.peft_model.save_pretrained(str(tmp_path / "peft"), save_embedding_layers=False)
+    ours, theirs = ({path.name: path for path in (tmp_path / each).iterdir()} for each in ("ours", "peft"))
+    assert theirs.keys() - ours.keys() == {"README.md"}
+    found, wanted = (load_file(each["adapter_model.safetensors"]) for each in (ours, theirs))
+    assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
+    said, meant = (json.loads(each["adapter_config.json"].read_text()) for each in (ours, theirs))
+    for options in (said, meant):
+        options["target_modules"] = sorted(options["target_modules"] or ())
+    assert said | {"base_model_name_or_path": None} == meant | {"base_model_name_or_path": None}
+    assert said["base_model_name_or_path"] == "base"
