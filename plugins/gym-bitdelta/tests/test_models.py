@@ -88,6 +88,14 @@ def test_a_vocabulary_of_another_size(name, size):
     assert (logits(again) - wanted).norm() < 0.3 * wanted.norm()
 
 
+@pytest.mark.parametrize("options", [{"layer_bits": {"*.down_porj.weight": 16}}, {"sensitive_layers": ["*embed*"]}])
+def test_a_pattern_of_no_matrix_is_refused(options):
+    """Misspelt, it would leave the weights that it means in the bits of all others."""
+    with pytest.raises(GymError, match=r"is the pattern of no matrix[\s\S]*down_proj") as caught:
+        Encoder(DeltaQuant(**options), *pair("tied")).records(None)
+    assert caught.value.problems[0].key == f"quantization.{next(iter(options))}"
+
+
 def test_ends_that_were_tied_and_came_apart():
     base, tuned = pair("tied")
     with torch.no_grad():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
@@ -74,9 +75,10 @@ class Encoder:
     def records(self, samples: Rows | None) -> dict[str, Record]:
         """Return the records of all weights; with samples, codes are chosen for the outputs that these make.
 
-        Raises GymError where the two models are not of one architecture.
+        Raises GymError where the two models are not of one architecture, or an option names matrices that they do not have.
         """
         self._check()
+        self._check_patterns()
         self._apart = frozenset(self.base.state_dict()) - weight_shards.own_weights(self.base).keys()
         own, every = self._weights(), roles(self.tuned)
         names = [name for name in own if own[name].is_floating_point()]
@@ -174,6 +176,17 @@ class Encoder:
                 yield {name: Calibrated(known.moments.diagonal(), known.moments) for name, known in found.items()}
                 walk.forward(number, layer)
 
+    def _check_patterns(self) -> None:
+        names = [name for name, role in roles(self.tuned).items() if role.matrix]
+        for pattern, option in self.config.patterns().items():
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise GymError(
+                    f"`{pattern}` is the pattern of no matrix in a layer",
+                    where=self.tuned.name_or_path,
+                    key=f"quantization.{option}",
+                    fix=f"name such as {', '.join(f'`*.{name}`' for name in _ends(names))}",
+                )
+
     def _check(self) -> None:
         before, after = self.base.state_dict(), self._weights()
         ends = {name for name, role in roles(self.tuned).items() if role.end}
@@ -190,6 +203,11 @@ class Encoder:
                 where=self.base.name_or_path,
                 fix="name the base that the fine-tune began with",
             )
+
+
+def _ends(names: Sequence[str]) -> list[str]:
+    """Return the last parts of names, each once."""
+    return list(dict.fromkeys(".".join(name.split(".")[-2:]) for name in names))
 
 
 def _choice(change: Tensor, record: Record, known: Calibrated | None) -> Choice:

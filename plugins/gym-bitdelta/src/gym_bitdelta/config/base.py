@@ -68,6 +68,10 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
         """
         return {}
 
+    def patterns(self) -> Mapping[str, str]:
+        """Return the patterns of names of matrices that options hold, each with its option. Default: none."""
+        return {}
+
     def budget(self) -> int | None:
         """Return the most bytes of the file, where matrices have choices."""
         return None

@@ -77,6 +77,10 @@ class DeltaQuant(DeltaOptions):
                 return bits
         return 8 if any(fnmatchcase(name, pattern) for pattern in self.sensitive_layers) else None
 
+    def patterns(self) -> Mapping[str, str]:
+        """Return the patterns that say the bits of weights."""
+        return dict.fromkeys(self.sensitive_layers, "sensitive_layers") | dict.fromkeys(self.layer_bits, "layer_bits")
+
     def of_bits(self, bits: int) -> Coding | None:
         """Return the coding of so many bits; None for 0, which drops a change, and 16, which leaves it as it is."""
         if bits in (0, 16):
