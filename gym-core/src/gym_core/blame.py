@@ -19,9 +19,8 @@ def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
         dist = f"{item.dist} {item.version}"
         label = f"{dist} (gym.{item.kind}: {item.name})"
         modules = {reference.partition(":")[0] for reference in (item.target, item.config)}
-        own = {
-            each for each in modules if dists.get(_package(each), item.dist) == item.dist
-        }  # a target may be another's
+        # a target may be another's
+        own = {each for each in modules if dists.get(_package(each), item.dist) == item.dist}
         for module in {_package(item.config), *own}:
             owners[module] = label if owners.get(module, label) == label else dist
     passed = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__)]

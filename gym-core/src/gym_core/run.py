@@ -79,8 +79,9 @@ def execute(recipe: Recipe) -> Outcome:
         except BaseException as error:
             if not isinstance(error, GymError) and (whose := owner(error, recipe.resolved)):
                 error.add_note(RAISED + whose)
+            status = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
-                record.update(status=_status(error), seconds=_seconds(before, started), error=_explain(error))
+                record.update(status=status, seconds=_seconds(before, started), error=_explain(error))
             raise
         record.update(
             status="finished",
@@ -200,10 +201,6 @@ def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seconds(before: Mapping[str, Any], started: float) -> float:
     return round(before.get("seconds", 0.0) + time.monotonic() - started, 3)
-
-
-def _status(error: BaseException) -> str:
-    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 
 def _explain(error: BaseException) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from gym_core.component import Component, Config, Slot
-from gym_core.discovery import installed, nearest
+from gym_core.discovery import Entry, installed, nearest
 from gym_core.errors import PluginError, Problem
 from gym_core.loading import find, load, load_component
 from gym_core.train import Train
@@ -76,6 +76,10 @@ class Findings:
         """Note a problem."""
         self.problems.append(Problem(why, self.where(path), self.key(path), fix))
 
+    def resolve(self, path: Path, kind: str, entry: Entry, target: str, selector: str = "") -> None:
+        """Note a component."""
+        self.resolved.append(Resolved(path, kind, entry.name, entry.dist, entry.version, entry.value, target, selector))
+
 
 def dotted(path: Path, start: bool = True) -> str:
     """Write a key path as `data.sources[0].path`."""
@@ -111,9 +115,7 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
         return None
     value = config(cls, options, path, found)
     if isinstance(value, Component):
-        found.resolved.append(
-            Resolved(path, slot.kind, entry.name, entry.dist, entry.version, entry.value, cls.target, slot.selector)
-        )
+        found.resolve(path, slot.kind, entry, cls.target, slot.selector)
         return value
     return None
 
@@ -129,9 +131,7 @@ def hooks(names: tuple[str, ...], found: Findings) -> None:
             found.problems.extend(error.problems)
             found.plugins.update(error.problems)
             continue
-        found.resolved.append(
-            Resolved(path, "hooks", entry.name, entry.dist, entry.version, entry.value, entry.value, "")
-        )
+        found.resolve(path, "hooks", entry, entry.value)
 
 
 def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config | None:
@@ -141,35 +141,36 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
         return None
     values, before = dict(raw), len(found.problems)
     for name, slot in nested_slots(cls).items():
-        if values.get(name) is None:
+        if (given := values.get(name)) is None:
             continue
-        given = values[name]
         if slot.many:
             items = given if isinstance(given, list | tuple) else [given]
             values[name] = [component(slot, item, (*path, name, i), found) for i, item in enumerate(items)]
         else:
             values[name] = component(slot, given, (*path, name), found)
-    for name, value in values.items():
-        kinds = _types_in(cls.model_fields[name].annotation) if name in cls.model_fields else set[type]()
-        if _holds_boolean(value) and bool not in kinds and kinds & {int, float}:
-            found.add((*path, name), f"input should be a number, and no boolean (got {value!r:.60})")
     if len(found.problems) > before:
         return None
     try:
-        return cls.model_validate(values, context={"folder": found.folder})
+        made = cls.model_validate(values, context={"folder": found.folder})
     except ValidationError as error:
         note(error, path, found, cls)
         return None
+    for name in (name for name, value in values.items() if _counted(value, getattr(made, name, None))):
+        found.add((*path, name), f"input should be a number, and no boolean (got {values[name]!r:.60})")
+    return made if len(found.problems) == before else None
+
+
+def _counted(given: Any, made: Any) -> bool:
+    """Return whether a boolean became a number: Python takes it for 0 or 1."""
+    if isinstance(given, list | tuple) and isinstance(made, list | tuple):
+        return any(map(_counted, given, made))
+    return isinstance(given, bool) and type(made) in (int, float)
 
 
 def nested_slots(cls: type[Config]) -> dict[str, Slot]:
     """Return the fields of a config class that name components, each with its slot; `many` where the field is a list."""
-    slots = {}
-    for name, info in cls.model_fields.items():
-        for item in (*info.metadata, *_slots_in(info.annotation, False)):
-            if isinstance(item, Slot):
-                slots[name] = item
-    return slots
+    found = ((name, [*info.metadata, *_slots_in(info.annotation, False)]) for name, info in cls.model_fields.items())
+    return {name: item for name, items in found for item in items if isinstance(item, Slot)}
 
 
 def _slots_in(annotation: Any, many: bool) -> list[Slot]:
@@ -177,20 +178,6 @@ def _slots_in(annotation: Any, many: bool) -> list[Slot]:
     slots = [replace(item, many=many) for item in metadata if isinstance(item, Slot)]
     many = many or get_origin(annotation) in (list, tuple)
     return slots + [slot for argument in get_args(annotation) for slot in _slots_in(argument, many)]
-
-
-def _types_in(annotation: Any) -> set[type]:
-    """Return the types that an annotation is made of, those of the values that a `Literal` names among them."""
-    parts = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
-    if parts:
-        return set[type]().union(*map(_types_in, parts))
-    return {annotation if isinstance(annotation, type) else type(annotation)}
-
-
-def _holds_boolean(value: Any) -> bool:
-    """Return whether a value is a boolean, which Python takes for the numbers 0 and 1, or holds one."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return isinstance(value, bool) or any(map(_holds_boolean, inner))
 
 
 def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
@@ -212,12 +199,10 @@ def note(error: ValidationError, path: Path, found: Findings, cls: type[Config] 
             known = list(cls.model_fields) if cls else []
             near = nearest(str(item["loc"][-1]), known)
             what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
-            fix = f"did you mean `{near}`?" if near else what
-            found.add(location, "unknown key", fix)
+            found.add(location, "unknown key", f"did you mean `{near}`?" if near else what)
         elif item["type"] == "missing":
             found.add(location, "is required")
         else:
             why = item["msg"].removeprefix("Value error, ")
-            shown = repr(item["input"])
-            given = f" (got {shown[:60]})" if not isinstance(item["input"], dict | Config) else ""
+            given = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
             found.add(location, why[:1].lower() + why[1:] + given)

@@ -170,9 +170,7 @@ class _Reader:
                 result = read(node.value)
             else:
                 self.note(node, f"`{node.value[:60]}` is no {node.tag.removeprefix(_TAG)}", "remove the tag")
-        elif node.tag != _TAG + (
-            "seq" if isinstance(node, yaml.SequenceNode) else "map"
-        ):  # the ids are `sequence` and `mapping`, the tags `seq` and `map`
+        elif node.tag != _TAG + ("seq" if isinstance(node, yaml.SequenceNode) else "map"):
             tag = node.tag.replace(_TAG, "!!")[:80]
             self.note(node, f"the tag `{tag}` is not allowed: a recipe holds plain values", "remove the tag")
         elif isinstance(node, yaml.SequenceNode):

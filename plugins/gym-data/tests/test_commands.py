@@ -143,7 +143,7 @@ def test_what_the_template_leaves_out_is_counted_and_said(toys, recipe):
     report = json.loads(run(recipe(rows), "--json"))["report"]
     assert report["sources"][0]["left_out_by_template"] == {"`name` of a message (user)": 1, "thoughts of an answer": 1}
     assert any("in 1 rows the chat template leaves out thoughts of an answer" in note for note in report["notes"])
-    assert "leaves out thoughts of an answer" in run(recipe(rows))
+    assert "leaves out thoughts of an answer" in " ".join(run(recipe(rows)).split())  # wherever the line is broken
 
 
 def test_marks_of_pictures_in_the_text_are_counted(toys, recipe):
