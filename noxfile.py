@@ -276,8 +276,9 @@ def llamacpp(session: nox.Session) -> None:
     packages = closure("gym-export", "gym-serve", "gym-sft", "gym-testkit", "gym-tiny")
     install(session, packages, "gguf", "jsonschema", "onnx", "onnxruntime", "pytest")
     session.install("-q", "llama-cpp-python==0.3.36", env={"CMAKE_ARGS": "-DGGML_NATIVE=OFF"})
-    tests = "plugins/gym-serve/tests/test_llama_cpp.py"
-    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", env={"GYM_LLAMACPP": "1"})
+    exports = [f"plugins/gym-export/tests/test_{name}.py" for name in ("importances", "tokenizers")]
+    tests = ["plugins/gym-serve/tests/test_llama_cpp.py", *exports]
+    session.run("python", "-m", "pytest", *tests, "-p", "no:cacheprovider", env={"GYM_LLAMACPP": "1"})
     session.run("python", "benchmarks/exports.py", *session.posargs, env={"GYM_LLAMACPP": "1"})
 
 

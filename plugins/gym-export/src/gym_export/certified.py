@@ -47,7 +47,7 @@ class Certified:
         artifact = to_export(artifact)
         self.config.carries(artifact)
         check_base(artifact, base_of(artifact))
-        identity = certificates.identity(artifact)
+        identity = certificates.identity(artifact) | dict(self.format.made_from())
         if _taken(artifact, into):
             if self._there(into, identity):
                 say(f"{into} holds this export already")

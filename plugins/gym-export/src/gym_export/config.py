@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gym_export.kinds import CertifiedExporter
 
@@ -49,6 +50,15 @@ class GGUF(CertifiedExporter):
     runtime: Literal["auto", "gguf", "llama.cpp"] = "auto"
     """What reads it again: llama.cpp, which must be there; `gguf`, which compares weights and vocabulary alone; or `auto`, which
     is llama.cpp where it is installed."""
+
+    imatrix: Path | None = None
+    """A file of plain text on which it is measured how much each column of a matrix matters; k-quants keep those closer."""
+
+    @model_validator(mode="after")
+    def _imatrix_is_for_kquants(self) -> Self:
+        if self.imatrix is not None and self.type not in KQUANTS:
+            raise ValueError(f"`imatrix` is for types with `_k`, and says nothing to {self.type}")
+        return self
 
     def error_bound(self) -> float:
         """Return how far the format rounds weights, at the worst."""

@@ -54,6 +54,10 @@ class Format(ABC):
         """Raise GymError where the source cannot be written in this format. Asked before anything is written."""
         return
 
+    def made_from(self) -> Mapping[str, str]:
+        """Return hashes of files beside the artifact that its options name: with others, it is another export."""
+        return {}
+
     def bound(self, source: Source) -> float:
         """Return how far answers may be off, relative to their norm. Default: what the exporter declares."""
         found: float = self.config.error_bound()

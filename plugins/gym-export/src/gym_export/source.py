@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,8 +119,11 @@ class Source:
         return folder
 
     def carry_tokenizer(self, into: Path) -> None:
-        """Copy the files of the tokenizer, the chat template and the stop tokens."""
+        """Copy the files of the tokenizer, the chat template and the stop tokens: the base's first, then the artifact's."""
         for holder in dict.fromkeys((self.base, self.artifact.path)):
+            if _template_inside(holder):
+                for file in into.glob("chat_template.*"):
+                    file.unlink()  # transformers takes a file before the one in the configuration, and this is another's
             copy_tokenizer(holder, into)
 
     @cached_property
@@ -172,6 +175,14 @@ class Source:
         ids = torch.tensor([list(tokens)])
         found = answers(lambda model, asked: self.task.wanted(model, asked, self.whole.head), self.model, ids)
         return rows(found)
+
+
+def _template_inside(folder: Path) -> bool:
+    """Whether the configuration of a tokenizer holds a chat template; one that cannot be read is refused with the tokenizer."""
+    file = folder / "tokenizer_config.json"
+    with suppress(ValueError):
+        return file.is_file() and bool(json.loads(file.read_text(encoding="utf-8")).get("chat_template"))
+    return False
 
 
 def rows(found: torch.Tensor) -> npt.NDArray[np.float32]:

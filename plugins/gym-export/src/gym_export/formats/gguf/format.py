@@ -14,12 +14,13 @@ from transformers import AutoConfig
 from gym_core import GymError
 from gym_export.config import KQUANTS, LOGITS_OFF
 from gym_export.format import Format, Loaded
-from gym_export.formats.gguf import architectures, llama_cpp, names, reading, writing
+from gym_export.formats.gguf import architectures, importance, llama_cpp, names, reading, writing
 from gym_export.formats.gguf.architectures import Architecture
 from gym_export.formats.gguf.names import Place
 from gym_export.formats.gguf.numbers import type_for
 from gym_export.formats.gguf.vocabulary import Vocabulary, vocabulary_of
 from gym_export.source import Source
+from gym_torch.model import fingerprint
 
 FILE = "model.gguf"
 
@@ -53,12 +54,20 @@ class GGUFFormat(Format):
                 why = f"{self.config.type} is written by {package}, which is not installed"
                 raise GymError(why, key="export.type", fix=f"pip install {package}")
         self._words(source)
-        self._places(source)
+        places = self.places(source)
+        if self.config.imatrix is not None:
+            importance.tokens_of(source, places, self.config.imatrix)
+
+    def made_from(self) -> Mapping[str, str]:
+        """Return the hash of the texts that importances are measured on."""
+        texts = self.config.imatrix
+        there = texts is not None and texts.expanduser().is_file()
+        return {"imatrix": fingerprint.of_file(texts.expanduser())} if there else {}
 
     def size(self, source: Source) -> int:
         """Return the bytes of the weights; a file in fp32 comes before k-quants."""
         wanted = self._first()
-        kept = {place.tensor: place for place in self._places(source).values()}
+        kept = {place.tensor: place for place in self.places(source).values()}
         total = 0
         for place in kept.values():
             total += writing.bytes_of(place.shape, type_for(place.shape, wanted, place.keeps))
@@ -67,13 +76,17 @@ class GGUFFormat(Format):
     def write(self, source: Source, into: Path) -> Mapping[str, Any]:
         """Write the file."""
         config, found, where = source.config, self._architecture(source), str(source.artifact.path)
-        places, wanted = self._places(source), self._first()
+        places, wanted = self.places(source), self._first()
         file = into / (FILE if wanted == self.config.type else f".{FILE}.f32")
         name = source.base.name if source.artifact.kind == "model" else source.artifact.base
         tensors = writing.lay_out(file, config, Path(name).name, found, self._words(source), places.values(), wanted)
         writing.put(file, source.plain().weights, places, tensors, config, found, where)
         if wanted != self.config.type:
-            llama_cpp.quantize(file, into / FILE, self.config.type, torch.get_num_threads())
+            texts = self.config.imatrix
+            importances = importance.measured(source, places, texts) if texts is not None else {}
+            llama_cpp.quantize(file, into / FILE, self.config.type, torch.get_num_threads(), importances)
+            if importances:
+                importance.write(into, importances)
             file.unlink()
         (into / "config.json").write_text(source.model.config.to_json_string(), encoding="utf-8")
         return {}
@@ -90,7 +103,13 @@ class GGUFFormat(Format):
             found
             | {"runtime": runtime}
             | reading.compare_weights(
-                reader, source, self._places(source), source.config, self._architecture(source), where
+                reader,
+                source,
+                self.places(source),
+                source.config,
+                self._architecture(source),
+                where,
+                importance.read(path),
             )
         )
 
@@ -99,7 +118,8 @@ class GGUFFormat(Format):
         if not self._answers():
             return None
         loaded = llama_cpp.LlamaCpp(path / FILE, source.tokenizer)
-        for stop in source.stops:
+        stops = source.stops if source.tokenizer is not None else ()  # a file without a vocabulary names none
+        for stop in stops:
             if not loaded.ends(stop):
                 why = f"llama.cpp does not end an answer at the token {stop}, as the model does"
                 raise GymError(why, where=str(path / FILE), fix="report it")
@@ -126,7 +146,8 @@ class GGUFFormat(Format):
         size = source.model.get_input_embeddings().weight.shape[0]
         return vocabulary_of(source.tokenizer, source.tokenizer_files, size, str(source.base), source.stops)
 
-    def _places(self, source: Source) -> dict[str, Place]:
+    def places(self, source: Source) -> dict[str, Place]:
+        """Return where each weight of a source belongs in a file. Raises GymError where one has no place."""
         config = source.config
         experts = getattr(config, "num_experts", 0)
         return names.places(source.shapes, self._architecture(source), config.num_hidden_layers, experts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from gym_core import GymError
 from gym_export.format import Loaded, Logits
+from gym_export.formats.gguf.importance import Importances
 from gym_export.source import CONTINUED, LONGEST, Prompt, render
 
 PACKAGE = "llama-cpp-python"
@@ -71,13 +73,22 @@ class LlamaCpp(Loaded):
         return found
 
 
-def quantize(file: Path, into: Path, kind: str, threads: int) -> None:
-    """Write a file of weights in fp32 again, in a type of llama.cpp (`q4_k_m`). Raises GymError where it fails."""
+def quantize(file: Path, into: Path, kind: str, threads: int, importances: Importances) -> None:
+    """Write a file of weights in fp32 again, in a type of llama.cpp (`q4_k_m`), by importances `[columns]` of tensors.
+
+    Raises GymError where it fails.
+    """
     import llama_cpp
 
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = threads
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    if importances:  # the last entry, without a name, ends the list
+        entries = (llama_cpp.llama_model_imatrix_data * (len(importances) + 1))()
+        for entry, (name, columns) in zip(entries, importances.items(), strict=False):
+            entry.name, entry.size = name.encode(), len(columns)
+            entry.data = columns.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        params.imatrix = entries
     status = llama_cpp.llama_model_quantize(str(file).encode(), str(into).encode(), params)
     if status != 0 or not into.is_file():
         raise GymError(f"llama.cpp's library cannot write {kind} (status {status})", where=str(into), key="export.type")

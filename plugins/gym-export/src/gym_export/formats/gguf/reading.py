@@ -11,9 +11,10 @@ import numpy as np
 from gym_core import GymError
 from gym_export.formats.gguf import architectures
 from gym_export.formats.gguf.architectures import Architecture
+from gym_export.formats.gguf.importance import Importances
 from gym_export.formats.gguf.names import Place
-from gym_export.formats.gguf.numbers import Array, decoded, farthest
-from gym_export.formats.gguf.vocabulary import NO_MERGES, Vocabulary
+from gym_export.formats.gguf.numbers import Array, decoded, farthest, relative
+from gym_export.formats.gguf.vocabulary import NO_MERGES, NO_VOCABULARY, Vocabulary
 from gym_export.formats.gguf.writing import FACTORS
 from gym_export.source import Source
 
@@ -37,6 +38,8 @@ def said(reader: Any, key: str) -> Any:
 def compare_vocabulary(reader: Any, words: Vocabulary | None, where: str) -> dict[str, Any]:
     """Return figures. Raises GymError where the tokenizer or the chat template is not that of the source."""
     if words is None:
+        if said(reader, "tokenizer.ggml.model") != NO_VOCABULARY:
+            raise GymError("it names a tokenizer, and the model has none", where=where, fix="report it")
         return {}
     wanted = {
         "tokens": words.tokens,
@@ -55,9 +58,18 @@ def compare_vocabulary(reader: Any, words: Vocabulary | None, where: str) -> dic
 
 
 def compare_weights(
-    reader: Any, source: Source, places: Mapping[str, Place], config: Any, found: Architecture, where: str
+    reader: Any,
+    source: Source,
+    places: Mapping[str, Place],
+    config: Any,
+    found: Architecture,
+    where: str,
+    importances: Importances,
 ) -> dict[str, Any]:
-    """Return how far weights are off. Raises GymError where one is missing or off by more than its type rounds."""
+    """Return how far weights are off. Raises GymError where one is missing or off by more than its type rounds.
+
+    `importances` are those of the columns of tensors that were searched by them.
+    """
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     strange = (
         tensors.keys()
@@ -66,7 +78,7 @@ def compare_weights(
     )
     if strange:
         raise GymError(f"{min(strange)} is missing in it, or has no place there", where=where, fix="report it")
-    worst, apart, size, kinds = 0.0, 0.0, 0.0, dict[str, int]()
+    worst, apart, size, outputs, kinds = 0.0, 0.0, 0.0, 0.0, dict[str, int]()
     for name, weight in source.plain().weights:
         place = places[name]
         tensor = tensors[place.tensor]
@@ -75,11 +87,13 @@ def compare_weights(
         if got.shape != wanted.shape:
             raise GymError(f"{place.tensor} has the shape {list(got.shape)}, not {list(wanted.shape)}", where=where)
         kind = tensor.tensor_type.name
-        off = farthest(wanted, got, kind)
+        columns = importances.get(place.tensor)
+        off = farthest(wanted, got, kind, columns)
         if not off <= 1.0:
             raise GymError(
                 f"{place.tensor} is {off:.3g} times as far off as {kind} rounds", where=where, fix="report it"
             )
+        outputs = outputs if columns is None else max(outputs, relative(wanted, got, columns))
         kinds[kind] = kinds.get(kind, 0) + 1
         worst = max(worst, off)
         apart += float(((wanted.astype(np.float64) - got) ** 2).sum())
@@ -88,6 +102,7 @@ def compare_weights(
         "types": dict(sorted(kinds.items())),
         "of_rounding_bound": worst,
         "weights_relative_difference": (apart / size) ** 0.5 if apart else 0.0,
+        **({"outputs_relative_difference": outputs} if importances else {}),
     }
 
 

@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 from gym_core import GymError
 from gym_export.formats.gguf.architectures import refused
 
+NO_VOCABULARY = "no_vocab"  #: what a file says of a model without a tokenizer
 ENDS = ("eos", "eot", "eom")  #: roles of tokens that end an answer
 IGNORING = frozenset(
     {"llama-bpe"}
@@ -149,8 +150,11 @@ def _short(value: Any) -> str:
     return text if len(text) < 160 else text[:157] + "..."
 
 
-def describe(writer: Any, vocabulary: Vocabulary) -> None:
-    """Write the tokenizer into a file."""
+def describe(writer: Any, vocabulary: Vocabulary | None) -> None:
+    """Write the tokenizer into a file, or that there is none: llama.cpp loads no file that says neither."""
+    if vocabulary is None:
+        writer.add_tokenizer_model(NO_VOCABULARY)
+        return
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(vocabulary.pre)
     writer.add_token_list(vocabulary.tokens)

@@ -53,8 +53,7 @@ def lay_out(
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     architectures.describe(writer, config, found)
     writer.add_vocab_size(config.vocab_size)
-    if words is not None:
-        vocabulary.describe(writer, words)
+    vocabulary.describe(writer, words)
     types: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     tensors = {place.tensor: place for place in places}
