@@ -282,6 +282,18 @@ def llamacpp(session: nox.Session) -> None:
     session.run("python", "benchmarks/exports.py", *session.posargs, env={"GYM_LLAMACPP": "1"})
 
 
+@nox.session
+def executorch(session: nox.Session) -> None:
+    """Ask ExecuTorch about its programs: it brings much that nothing else here needs."""
+    package = "gym-export"
+    needs = [need for need in test_needs(package) if need not in PACKAGES]
+    ours = [need for need in test_needs(package) if need in PACKAGES]
+    install(session, closure(package, "gym-testkit", "gym-tiny", *ours), "pytest", *needs, "executorch==1.5.1")
+    session.run("python", "-c", "import executorch.runtime")  # else skipped
+    tests = str(PACKAGES[package] / "tests" / "test_executorch.py")
+    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", *session.posargs)
+
+
 def _beside(session: nox.Session, script: str, variable: str, *arguments: str) -> None:
     """Run a script in the workshop, told of the Python of this session's environment by a variable."""
     python = Path(session.bin) / ("python.exe" if sys.platform == "win32" else "python")

@@ -251,7 +251,6 @@ def glossary() -> str:
 ABSENT = {
     "gym-export": {
         "exporters/coreml": "it runs on macOS alone, nothing could be compared: --to torchscript, and coremltools.convert there",
-        "exporters/executorch": "it pins a torch of its own: --to safetensors, and its `export_llm` in another environment",
         "exporters/mlx": "it loads what transformers does: --to safetensors, and `mlx_lm.generate --model FOLDER` on a Mac",
         "exporters/tensorrt": "an engine fits the one GPU it was built on: --to onnx, and `trtexec --onnx=model.onnx` there",
     },

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 keep_back()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {
-    "gym_export.config": "GGUF ONNX Ollama OpenVINO SafetensorsExporter TorchScript",
+    "gym_export.config": "GGUF ONNX ExecuTorch Ollama OpenVINO SafetensorsExporter TorchScript",
     "gym_export.kinds": "CertifiedExporter",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -103,6 +103,21 @@ class TorchScript(CertifiedExporter):
         return 1e-5
 
 
+class ExecuTorch(CertifiedExporter):
+    """An ExecuTorch program with a key-value cache for phones and small devices, in fp32, its tokenizer beside it."""
+
+    format: ClassVar[str] = "gym_export.formats.executorch:ExecuTorchFormat"
+    compares: ClassVar[str] = "logits"
+    outside: ClassVar[str] = "the library executorch"
+
+    max_tokens: Annotated[int, Field(ge=256)] = 512
+    """Tokens that a call takes at most, and tokens that it may find in the cache; memory for so many is planned."""
+
+    def error_bound(self) -> float:
+        """Return what another order of summation makes of fp32."""
+        return 1e-5
+
+
 class OpenVINO(CertifiedExporter):
     """An OpenVINO model with a key-value cache, its tokenizer beside it."""
 

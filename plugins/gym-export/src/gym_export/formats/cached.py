@@ -1,6 +1,6 @@
 """A model as a graph takes it: tokens, a mask, positions and a cache as tensors in, logits and the cache as tensors out.
 
-This is what ONNX, TorchScript and OpenVINO are made of; no class of transformers is left in it.
+This is what ONNX, TorchScript, ExecuTorch and OpenVINO are made of; no class of transformers is left in it.
 """
 
 from __future__ import annotations
