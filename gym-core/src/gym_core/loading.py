@@ -91,7 +91,7 @@ def load(entry: Entry) -> Any:
             raise
         why = f"importing {entry.value} raised {type(error).__name__}: {_reason(error)}"
         if isinstance(error, TimeoutError):
-            why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s"
+            why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s (GYM_IMPORT_SECONDS; more where it is busy)"
         elif isinstance(error, ModuleNotFoundError):
             why, fix = f"it needs the module `{error.name}`, which is not installed", f"reinstall {entry.dist}"
         raise PluginError(why, where=where, fix=fix) from error
