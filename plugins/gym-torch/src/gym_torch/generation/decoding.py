@@ -142,7 +142,7 @@ class Decoding:
             self._lengths += [0] * len(rows)
             self._last = torch.cat([self._last, self._last.new_zeros(len(rows))])
             return self._chosen(self._whole(self.rows[len(self.rows) - len(rows) :]))
-        return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left)]))
+        return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left, self.model.device.type)]))
 
     @torch.no_grad()
     def begin(self, rows: Sequence[Row]) -> Begun:

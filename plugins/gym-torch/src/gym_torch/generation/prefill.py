@@ -11,7 +11,9 @@ from transformers import DynamicCache
 if TYPE_CHECKING:
     from gym_torch.generation.decoding import Row
 
-PADDING = 128  #: tokens of padding in a pass over prompts that cost less than another pass
+#: Tokens of padding in a pass over prompts that cost less than another pass, by device.
+PADDING = {"cpu": 32}
+ELSEWHERE = 128  #: the same, of other devices
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Begun:
         return len(self.rows[0].prompt) - self.done
 
 
-def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int]) -> list[list[Row]]:
+def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int], device: str) -> list[list[Row]]:
     """Put those together that have about as many tokens left to compute, so that little of a pass is padding.
 
     Rows of one text stay together; what a cache has of some is not computed again beside others that have much left.
@@ -40,9 +42,10 @@ def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int]) -> list[
     known = any(left[text] < len(same[0].prompt) for text, same in alike.items())
     found: list[list[Row]] = []
     longest = padding = 0
+    most = PADDING.get(device, ELSEWHERE)
     for text in sorted(alike, key=lambda text: -left[text]):
         padding += longest - left[text]
-        if not found or padding > PADDING or (known and left[text].bit_length() != longest.bit_length()):
+        if not found or padding > most or (known and left[text].bit_length() != longest.bit_length()):
             found.append([])
             longest, padding = left[text], 0
         found[-1] += alike[text]
