@@ -39,6 +39,7 @@ from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.generation.generator import Generator
 from gym_torch.model.adapted import build_adapter
+from gym_torch.model.fused_modules import fuse
 
 CLIENTS, ROUNDS, RANK = 64, 4, 8
 LENGTH = (16, 96)  #: tokens of prompts, uniform
@@ -220,6 +221,7 @@ def compressed(report: Report, quick: bool) -> None:
                 f"{CLIENTS} deltas": partial(submitted, engine, mixed, CLIENTS),
             }
             speeds, _ = in_turn(sides, 1 if quick else 2, quick)
+        fuse(model)  # as the engine does
         folder = Folder(Path(scratch))
         for number, name in enumerate(names):
             folder.write(name, dense(model, number))

@@ -6,7 +6,9 @@ import asyncio
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import jsonschema
 import pytest
 import torch
 from hostile_templates import HOSTILE
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_data import render
 from gym_data.location import locate
@@ -26,14 +29,18 @@ from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unkn
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_serve.local.model import LocalModel
+from gym_serve.local.opening import open_source
 from gym_serve.local.tenants import Answering
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers
 from gym_torch.generation import scheduler
+from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Decoding
-from gym_torch.generation.generator import complete
+from gym_torch.generation.generator import Generator, complete
 from gym_torch.generation.prefill import Begun
+from gym_torch.model import fused_ops
+from gym_torch.model.patched_forward import plain
 
 LONGEST = 16
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "a", "3 + 4?"]
@@ -85,6 +92,32 @@ def test_replies_are_the_generators_own_text(engine: LocalEngine) -> None:
         assert mixed == alone and len(set(alone)) > 1
 
     asyncio.run(use())
+
+
+def test_it_computes_with_the_kernels_that_the_generator_takes(engine: LocalEngine) -> None:
+    """Those of a base before tenants stand in the place of its modules, and those of a model that gets a lane of its own."""
+    own, lane = (AutoModelForCausalLM.from_pretrained(locate("tiny")) for _ in range(2))
+    Generator(own, None)
+    scheduler.model_lane(lane, Way(True), 8)
+    found, base, expected = (
+        [name for name, part in model.named_modules() if not plain(part)]
+        for model in (lane, open_source(ModelSource("tiny", "tiny"), Limits(), "float32").model, own)
+    )
+    assert found == base == expected and (expected or fused_ops.kernel() is None)
+
+
+def test_requests_that_are_prepared_side_by_side_get_one_lane(engine: LocalEngine) -> None:
+    served = engine.served["tiny"]
+    model = LocalModel(served, Limits(), None)
+
+    class Slow:
+        @property
+        def model(self) -> PreTrainedModel:
+            time.sleep(0.02)
+            return served.model
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(lane) for lane in pool.map(model.lane, [Slow()] * 4)}) == 1
 
 
 def test_a_prefix_that_was_kept_changes_nothing_and_is_the_owners_alone(engine: LocalEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -27,6 +28,7 @@ class LocalModel:
         self.served, self._prefixes = served, prefixes
         self._tenants = tenants_of(served, limits)
         self._lanes: dict[int, Lane] = {}
+        self._turn = threading.Lock()  # requests are prepared side by side, and a model has one lane
 
     @property
     def source(self) -> ModelSource:
@@ -66,10 +68,11 @@ class LocalModel:
     def lane(self, answering: Answering) -> Lane:
         """Return where rows of a model are decoded."""
         key = id(answering.model)
-        if key not in self._lanes:
-            way = way_of(answering.model, self.context, decode_batch)
-            self._lanes[key] = model_lane(answering.model, way, self.context, self._tenants.around, self._prefixes)
-        return self._lanes[key]
+        with self._turn:
+            if key not in self._lanes:
+                way = way_of(answering.model, self.context, decode_batch)
+                self._lanes[key] = model_lane(answering.model, way, self.context, self._tenants.around, self._prefixes)
+            return self._lanes[key]
 
     def prompt_scores(self, answering: Answering, tokens: Sequence[int], count: int) -> list[Scores]:
         """Return how likely each token of a prompt but the first was."""

@@ -24,6 +24,7 @@ from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
+from gym_torch.model.fused_modules import fuse
 from gym_torch.model.precision_probe import device
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
@@ -93,6 +94,7 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     found = opened(artifact)
     model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
     model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
+    fuse(model)  # before tenants stand in the place of its modules
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
     tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Around, Decoding, Row
 from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.model.fused_modules import fuse
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
 PROMPT_TOKENS = 8192  #: of the prompts that enter together where nothing is decoded meanwhile
@@ -85,6 +86,7 @@ def model_lane(
     prefixes: PrefixCache | None = None,
 ) -> Lane:
     """Return the lane of a model; see `Decoding` for what is told."""
+    fuse(model)  # as the generator does
 
     def opens() -> RowDecoder:
         model.eval()
