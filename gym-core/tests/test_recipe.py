@@ -215,6 +215,11 @@ def test_overrides_reach_sections_and_the_short_form(toys, tmp_path):
     assert found[0][:2] == ("command line", "train.epoch")
     named = "model: w\nalgorithm: {name: toy, strength: 2}\n"
     assert problems(tmp_path, named, "algorithm=toyy")[0][:2] == ("command line", "algorithm")
+    assert problems(tmp_path, "model: w\nalgorithm: toy\n", "adapter.rank=8")[0][:2] == ("command line", "adapter")
+    assert problems(tmp_path, "model: w\nalgorithm: toy\nadapter: {}\n", "adapter.rank=8")[0][:2] == (
+        "r.yaml:3",
+        "adapter",
+    )
 
 
 def test_a_list_where_one_name_belongs(toys, tmp_path):

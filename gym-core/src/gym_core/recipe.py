@@ -118,9 +118,21 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         if not equals or not key:
             found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
             continue
+        begun = _absent(data, tuple(key.split(".")))
         path = dialect.apply_override(data, key, parse_scalar(text))
-        marks.update({mark: "command line" for mark in [path, *marks] if mark[: len(path)] == path})
+        given = [path, *(mark for mark in marks if mark[: len(path)] == path)]
+        marks.update(dict.fromkeys([*begun, *given], "command line"))
     return _validate(dialect.translate(data, found), found)
+
+
+def _absent(data: Mapping[str, Any], path: sections.Path) -> list[sections.Path]:
+    """Return the sections and options around a key that the data does not hold: who gives the key begins them."""
+    inner: Any = data
+    for end, part in enumerate(path[:-1], 1):
+        inner = inner.get(part) if isinstance(inner, Mapping) else inner
+        if inner is None:
+            return [path[:length] for length in range(end, len(path))]
+    return []
 
 
 def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
