@@ -101,7 +101,8 @@ def test_reinforce_plus_plus_with_a_baseline_whitens_what_groups_leave() -> None
 def test_a_penalty_in_the_loss_is_not_taken_from_the_reward_too() -> None:
     experience = made()
     with_it, without = (
-        advantages_of_completions(experience, options(RLOO, kl_estimator="k2", beta=beta)) for beta in (0.3, 0.0)
+        advantages_of_completions(experience, options(RLOO, **penalty))
+        for penalty in ({"kl_estimator": "k2", "beta": 0.3}, {"beta": 0.0})
     )
     assert torch.equal(with_it["advantages"], without["advantages"])
 

@@ -131,3 +131,9 @@ def test_the_keys_name_what_there_is() -> None:
 def test_a_reference_that_nothing_looks_at_is_refused() -> None:
     with pytest.raises(ValueError, match="`beta` is 0"):
         ReinforcePP(rewards=[Length()], ref_model="tiny")
+
+
+def test_an_estimator_of_a_divergence_without_weight_is_refused_and_the_usual_one_may_be_said() -> None:
+    with pytest.raises(ValueError, match="`kl_estimator` does nothing where `beta` is 0"):
+        ReinforcePP(rewards=[Length()], kl_estimator="k3")
+    assert ReinforcePP(rewards=[Length()], kl_estimator="k1_in_reward").beta == 0

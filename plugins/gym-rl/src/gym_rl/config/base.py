@@ -131,6 +131,8 @@ class PolicyGradient(TorchAlgorithm):
     def _refers(self) -> Self:
         if self.ref_model is not None and not self.beta:
             raise ValueError("`ref_model` does nothing where `beta` is 0")
+        if self.kl_estimator != type(self).model_fields["kl_estimator"].default and not self.beta:
+            raise ValueError("`kl_estimator` does nothing where `beta` is 0")
         return self
 
 
