@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from gym_torch_bench import Crash, Event, make_run, same, train, weights
 from torch import nn
 
+from gym_adapters import LoRA
 from gym_core import Run
 from gym_core.record import RunRecord
+from gym_torch.compile_ahead import TRIAL, has_room, said
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
+from gym_torch.model import onednn_linear
 from gym_torch.model.compiling import Trial
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
@@ -23,9 +28,9 @@ class Later(Ahead):
     def __init__(self, trial: Trial, times: int) -> None:
         self.trial, self.times, self.ended = trial, times, False
 
-    def found(self, seconds: float = 0.0) -> Trial | None:
+    def found(self) -> Trial | None:
         self.times -= 1
-        return None if self.times >= 0 and not seconds else self.trial
+        return None if self.times >= 0 else self.trial
 
     def __exit__(self, *_: object) -> None:
         self.ended = True
@@ -65,6 +70,20 @@ def test_a_killed_run_ends_bit_for_bit_as_one_that_was_not(
         assert not same(weights(tmp_path / "whole"), weights(tmp_path / "later"))
 
 
+def test_products_of_one_dnn_do_not_depend_on_whether_layers_will_be_compiled(
+    model_path: Path, tmp_path: Path, other_code: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run whose layers are not compiled in the end would change over to oneDNN when it is resumed."""
+    monkeypatch.setattr(onednn_linear, "pays", lambda width: True)
+    sections = {"adapter": LoRA(rank=2)}
+    for step in (2, False):
+        output = tmp_path / str(step)
+        output.mkdir()
+        RunRecord(output / "run.json").update(**{RECORD: step and {"from_step": step}})
+        train(make_run(model_path, output, sections=sections, max_steps=3))
+        assert RunRecord(output / "run.json").read()[onednn_linear.RECORD] is True
+
+
 @pytest.mark.parametrize(
     ("trial", "asked", "step"),
     [(FASTER, "auto", 2), (SLOWER, "auto", None), (SLOWER, True, 2), (Trial(0.0, 0.0, 0.0, "no compiler"), True, None)],
@@ -88,16 +107,31 @@ def test_the_step_is_recorded_before_anything_depends_on_it(
     assert told is False if step is None else told["from_step"] == step and told["seconds_in_the_run"] == 0.5
 
 
-def test_a_run_that_ends_before_waits_for_the_code_where_it_was_asked_for_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_ends_before_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so where compiled layers were asked for, and not where the run ended by an error."""
     for asked in (True, "auto"):
-        with Changeover(RunRecord(tmp_path / "run.json"), lambda: 0.0, Later(FASTER, times=9), asked) as changeover:
+        ahead = Later(FASTER, times=9)
+        with Changeover(RunRecord(tmp_path / "run.json"), lambda: 0.0, ahead, asked) as changeover:
             changeover.before(0)
-    assert capsys.readouterr().err.count("waiting for compiled layers") == 1
+        assert ahead.ended and ahead.times == 8
+    assert capsys.readouterr().err.count("layers were not compiled: the run was over before") == 1
     with (
         pytest.raises(KeyboardInterrupt),
         Changeover(RunRecord(tmp_path / "run.json"), lambda: 0.0, Later(FASTER, 9), True),
     ):
         raise KeyboardInterrupt
-    assert "waiting" not in capsys.readouterr().err
+    assert not capsys.readouterr().err
+
+
+def test_what_libraries_print_at_the_end_of_the_process_is_not_what_it_found() -> None:
+    line = f"{TRIAL}{json.dumps(asdict(FASTER))}"
+    assert said(0, f"loading\n\n{line}\nwarning: 1 leaked object at shutdown\n") == FASTER
+    assert said(1, "Traceback\nValueError: no such layer\n").error.endswith("ended with 1: ValueError: no such layer")
+    assert said(0, "nothing").error and said(-9, "").error.endswith("ended with -9: ")
+    assert not said(-9, line).pays
+
+
+def test_a_model_that_the_memory_has_no_room_for_is_not_loaded_twice() -> None:
+    model = nn.Linear(1000, 100, bias=False)
+    assert has_room(model, free=800_000) and not has_room(model, free=799_999)
+    assert not has_room(model.to("meta"))

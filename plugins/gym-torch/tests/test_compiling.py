@@ -10,6 +10,7 @@ import torch._inductor.config
 from gym_torch_packed import assert_equal, losses, sample
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gym_testkit import architectures
 from gym_torch.batch import packed
@@ -65,6 +66,22 @@ def test_layers_are_tried_once(compiled_calls: list[nn.Module], gym_cache: Path)
     assert all(weight.grad is None for weight in found.model.parameters())
     layers(rank=2).tried()  # an adapter is a part of the layer that is tried
     assert len(compiled_calls) == 2
+
+
+def test_the_folder_follows_what_it_is_named_by_and_not_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Runs of one process may differ in threads and in their cache; a folder that the user names is kept."""
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path))
+    monkeypatch.setenv(compiled_code.FOLDER, default_cache_dir())
+    threads = torch.get_num_threads()
+    first = compiled_code.use()
+    torch.set_num_threads(threads + 1)
+    second = compiled_code.use()
+    torch.set_num_threads(threads)
+    assert first != second and compiled_code.use() == first and first.parent == tmp_path / "compiled"
+    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "mine"))
+    assert compiled_code.use() == tmp_path / "mine"
 
 
 def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_cannot_be_read(

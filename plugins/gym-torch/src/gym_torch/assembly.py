@@ -111,9 +111,9 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         begin(parts, objective, source)
     layers = compiling.Layers(adapted.model, model.layout, bf16, train.gradient_checkpointing)
     alone = accelerator.num_processes == 1
-    changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
     if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
+    changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
     wrapped = spread.wrap(policy).train()
 
     groups = groups_of(policy.model, policy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,13 +19,15 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Self
 
+import psutil  # type: ignore[import-untyped]
 import torch
+from torch import nn
 
 from gym_core import PluginError, Run, load_recipe
 from gym_core.record import Unwritten
 from gym_torch.config import torch_algorithm
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
-from gym_torch.model import compiled_code
+from gym_torch.model import compiled_code, onednn_linear
 from gym_torch.model.adapted import adapt
 from gym_torch.model.compiling import Layers, Trial
 from gym_torch.model.dropout import disable_dropout
@@ -33,13 +36,15 @@ from gym_torch.policy import Policy
 
 LONG = 900.0  #: seconds of training from which on `auto` tries whether compiled layers are faster
 LATER = 5  #: added to the niceness of the process: the run comes first
+ROOM = 2.0  #: times the weights of the model that must be free, for the process loads them once more
+TRIAL = "trial: "  #: begins the line in which the process says what it found
 
 
 def changeover_of(run: Run, layers: Layers, asked: bool | str, tokens: int, alone: bool = True) -> Changeover:
     """Return what compiles the layers of a run over so many tokens, or leaves them as they are.
 
-    `alone` says whether one process trains. Layers on an accelerator, and those of several processes, are tried before the
-    first step: beside them there is no room.
+    `alone` says whether one process trains. Layers on an accelerator, those of several processes, and those of a model that the
+    memory has no room for twice, are tried before the first step.
     """
     told: Any = run.record.read().get(RECORD) if run.resuming else None
     if told is None:
@@ -50,7 +55,7 @@ def changeover_of(run: Run, layers: Layers, asked: bool | str, tokens: int, alon
     if told["from_step"] is not None:
         return Changeover(run.record, layers.compile, None, asked, told["from_step"])
     note = run.ranks.agree(lambda: compiled_code.known(layers.what))
-    if note is None and (not alone or layers.model.device.type != "cpu" or run.recipe.model is None):
+    if note is None and not (alone and run.recipe.model is not None and has_room(layers.model)):
         note = run.ranks.agree(lambda: asdict(layers.tried()))
     ahead = Beside(run, layers) if note is None else Known(Trial(**note))
     return Changeover(run.record, layers.compile, ahead, asked)
@@ -64,6 +69,14 @@ def wanted(layers: Layers, asked: bool | str, tokens: int) -> bool:
     return asked is True or layers.eager_ms() / 1000 * count * tokens / layers.tokens >= LONG
 
 
+def has_room(model: nn.Module, free: int | None = None) -> bool:
+    """Whether a model on the CPU may be loaded once more beside itself; `free` are the bytes for it, by default all there are."""
+    tensors = [*model.parameters(), *model.buffers()]
+    held = sum(tensor.nbytes for tensor in tensors)
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    return on_cpu and (psutil.virtual_memory().available if free is None else free) >= ROOM * held
+
+
 class Known(Ahead):
     """What was found before the run."""
 
@@ -71,7 +84,7 @@ class Known(Ahead):
         """Take it."""
         self._trial = trial
 
-    def found(self, seconds: float = 0.0) -> Trial:
+    def found(self) -> Trial:
         """Return it."""
         return self._trial
 
@@ -96,19 +109,13 @@ class Beside(Ahead):
         self._process.stdin.write(json.dumps(told).encode() + b"\n")
         self._process.stdin.flush()
 
-    def found(self, seconds: float = 0.0) -> Trial | None:
-        """Return what it found; None while it works, after waiting so many seconds at most."""
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+    def found(self) -> Trial | None:
+        """Return what it found; None while it works."""
+        code = self._process.poll()
+        if code is None:
             return None
         self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").splitlines()
-        if code or not lines:
-            return Trial(
-                0.0, 0.0, 0.0, f"the process that compiles them ended with {code}: {' '.join(lines[-1:])[:200]}"
-            )
-        return Trial(**json.loads(lines[-1]))
+        return said(code, self._said.read().decode(errors="replace"))
 
     def __enter__(self) -> Self:
         """Compile in the block."""
@@ -117,11 +124,22 @@ class Beside(Ahead):
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()  # which ends it and what it started
+        """End it, and what it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._open.close()
+
+
+def said(code: int, text: str) -> Trial:
+    """Return the trial that a process printed which ended with a code; libraries may print before it, and at their end."""
+    lines = text.splitlines()
+    trial = next((line for line in reversed(lines) if line.startswith(TRIAL)), None)
+    if code or trial is None:
+        return Trial(0.0, 0.0, 0.0, f"the process that compiles them ended with {code}: {' '.join(lines[-1:])[:200]}")
+    return Trial(**json.loads(trial.removeprefix(TRIAL)))
 
 
 def main() -> None:
@@ -131,7 +149,7 @@ def main() -> None:
     os.nice(LATER)
     torch.set_num_threads(told["threads"])
     found = layers_of(Path(told["record"]), told["recomputed"]).tried()
-    sys.stdout.write(f"\n{json.dumps(asdict(found))}\n")
+    sys.stdout.write(f"\n{TRIAL}{json.dumps(asdict(found))}\n")
 
 
 def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
@@ -147,12 +165,14 @@ def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
     recompute_layers(adapted.model, recomputed)
     bf16 = loaded.precision == "bf16"
     Policy(adapted.model, bf16).train()
+    if told.read().get(onednn_linear.RECORD):  # what compiled layers are compared with
+        onednn_linear.speed_up(onednn_linear.below(adapted.model, adapted))
     return Layers(adapted.model, loaded.layout, bf16, recomputed)
 
 
 def _end_with_parent() -> None:
     sys.stdin.read()
-    os.killpg(0, 9)  # compilers too
+    os.killpg(0, signal.SIGKILL)  # compilers too
 
 
 if __name__ == "__main__":

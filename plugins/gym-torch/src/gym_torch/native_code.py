@@ -40,6 +40,7 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
         return None
 
 
+@cache
 def features() -> bytes:
     """Return what a compiler knows of the processor of this machine; nothing where there is no compiler."""
     compiler = _compiler()

@@ -2,12 +2,11 @@
 
 Compiling takes tens of seconds, and the same folder keeps the code for every later run. So where it is not there yet, a process
 beside the run compiles a copy of the first layer, and the run changes over once that is done. A resumed run changes over at the
-same step: its numbers are those of a run that nobody interrupted.
+same step: its numbers are those of a run that nobody interrupted. A run that ends before does not wait.
 """
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,8 +28,8 @@ class Ahead(AbstractContextManager["Ahead"]):
     """What compiles the layers of a run before they are needed."""
 
     @abstractmethod
-    def found(self, seconds: float = 0.0) -> Trial | None:
-        """Return what it found; None while it still works, after waiting so many seconds at most."""
+    def found(self) -> Trial | None:
+        """Return what it found; None while it still works."""
         ...
 
 
@@ -84,16 +83,9 @@ class Changeover:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """End what still compiles; after a run that reached its end before, wait for it: the next run finds the code."""
+        """End what still compiles: nothing of this run is left that its code could speed up."""
         if self.ahead is None:
             return
         with self.ahead:
-            if kind is None and not self.done and self.asked is True and self.ahead.found() is None:
-                began = time.monotonic()
-                say("waiting for compiled layers, which the next run will find (Ctrl-C leaves it)")
-                found = self.ahead.found(PATIENCE)
-                if found:
-                    say(f"the next run finds them: {found} ({time.monotonic() - began:.0f} s)")
-
-
-PATIENCE = 180.0  #: seconds to wait for the code that the next run is to find
+            if kind is None and not self.done and self.asked is True:
+                say("layers were not compiled: the run was over before their code was ready")

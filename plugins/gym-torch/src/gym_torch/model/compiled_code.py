@@ -21,6 +21,7 @@ from gym_torch.model.precision_probe import device_name
 from gym_torch.native_code import features
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  #: where torch looks for what it compiled, and puts it
+_named: set[str] = set()  #: folders that this process named; any other is the user's choice
 
 
 def use() -> Path:
@@ -29,7 +30,7 @@ def use() -> Path:
     torch names its entries by its version and the graph, but not by the processor, nor by the number of threads that loops are
     cut for: both are in the name of the folder. Raises GymError where it belongs to another user, for what it holds is run.
     """
-    if os.environ.get(FOLDER, default_cache_dir()) == default_cache_dir():  # torch writes its own into the environment
+    if os.environ.get(FOLDER, default_cache_dir()) in {default_cache_dir(), *_named}:  # torch writes its own there too
         made_of = [
             torch.__version__,
             platform.python_version(),
@@ -39,6 +40,7 @@ def use() -> Path:
         ]
         key = sha256(json.dumps(made_of).encode() + features()).hexdigest()[:16]
         os.environ[FOLDER] = str(cache_dir() / "compiled" / key)
+        _named.add(os.environ[FOLDER])
     folder = Path(os.environ[FOLDER])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if os.name == "posix" and folder.stat().st_uid != os.getuid():

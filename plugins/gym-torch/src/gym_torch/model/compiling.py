@@ -63,10 +63,13 @@ class Layers:
 
     @property
     def what(self) -> str:
-        """What tells the first layer from others: its shape, what trains in it, and what it computes again."""
+        """What tells the first layer from others: its shape, what trains in it, its kernels, and what it computes again."""
         first = recomputable(self.model)[0]
-        inside = [[name, list(part.shape), part.requires_grad] for name, part in first.named_parameters()]
-        made_of = [self.model.config.to_dict(), str(first), inside]  # an adapter is a part of the layer
+        inside = [
+            [name, list(part.shape), str(part.dtype), part.requires_grad] for name, part in first.named_parameters()
+        ]
+        kernels = [name for name, module in first.named_modules() if "forward" in vars(module)]
+        made_of = [self.model.config.to_dict(), str(first), inside, kernels]  # an adapter is a part of the layer
         return json.dumps([*made_of, self.layout.name, self.bf16, self.recomputed], default=str)
 
     def eager_ms(self) -> float:

@@ -32,15 +32,12 @@ def speed_up_where_it_pays(run: Run, model: nn.Module, adapted: AdaptedModel, bf
     """Have the frozen linear layers of a model compute by oneDNN, where that pays; a resumed run does as it did before.
 
     Only below an adapter that is nothing but low-rank updates and begins as nothing: its policy is its own reference, so both are
-    rounded alike. Compiled layers stay as they are.
+    rounded alike. Layers that are compiled later compute by torch from then on.
     """
     adapter, told = part(run.recipe, Adapter), run.record.read()
-    if bf16 or adapter is None or not adapter.starts_unchanged or adapted.low_rank() is None or told.get("compiled"):
+    if bf16 or adapter is None or not adapter.starts_unchanged or adapted.low_rank() is None:
         return
-    head = adapted.model.get_output_embeddings()
-    found = [
-        layer for layer in frozen(model) if layer is not head
-    ]  # `gym_torch.model.linear_head` multiplies by its weight
+    found = below(model, adapted)
     chosen = told.get(RECORD) if run.resuming else None
     if chosen is None:
         chosen = pays(min((layer.in_features for layer in found), default=0))
@@ -48,6 +45,12 @@ def speed_up_where_it_pays(run: Run, model: nn.Module, adapted: AdaptedModel, bf
     if chosen:
         say("products with frozen weights: by oneDNN, which is faster here")
         speed_up(found)
+
+
+def below(model: nn.Module, adapted: AdaptedModel) -> list[nn.Linear]:
+    """Return the layers that `frozen` finds but for the head, by whose weight `gym_torch.model.linear_head` multiplies."""
+    head = adapted.model.get_output_embeddings()
+    return [layer for layer in frozen(model) if layer is not head]
 
 
 def frozen(model: nn.Module) -> list[nn.Linear]:
