@@ -15,6 +15,7 @@ from gym import hparams, train
 from gym_core import PluginError, RecipeError, Train, execute, load_recipe
 from gym_core.cli import cli
 from gym_data import Data, DatasetConfig
+from gym_llamafactory.keys.model import missing
 from gym_preference import KTO, RewardModel
 from gym_sft import SFT, Pretrain
 from gym_testkit.bench import Bench
@@ -288,6 +289,7 @@ def test_flash_attention_that_is_installed_is_a_kernel_for_packed_rows(
     both: Any = load_recipe(RUN | {"flash_attn": value, "enable_liger_kernel": True}).model
     assert [each.package for each in alone.kernels] == [package] and alone.attention == "auto"
     assert [each.package for each in both.kernels] == [package, "liger_kernel"]
+    assert missing(value, known=()) == "gym-accel" and not missing(value) and not missing("sdpa", known=())
 
 
 def test_kernels_of_liger_are_tried_where_a_file_asks_for_them() -> None:
@@ -352,6 +354,9 @@ def test_packing_is_how_plain_text_is_cut() -> None:
         "documents",
     ]
     assert cut(packing=False) == "blocks"  # which says nothing of conversations
-    with pytest.raises(RecipeError, match="attend to one another"):
-        cut(packing=True)
+    for key in ("packing", "neat_packing"):
+        with pytest.raises(
+            RecipeError, match=r"a batch count rows of cutoff_len tokens(.|\n)*multiply per_device_train"
+        ):
+            cut(**{key: True})
     assert loop(use_unsloth_gc=True).gradient_checkpointing == "offload"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_llamafactory.keys.convert import names, note, numbers, unread
+from gym_llamafactory.stated.numbers import COUNTED, JOINED
 from gym_llamafactory.table import Key, Keys
 
 _OF = "dataset"
@@ -40,9 +41,7 @@ def packed(value: Any, stage: Any = None) -> str | None:
     if stage == "pt":
         return None if value else "documents"
     if value:
-        raise ValueError(
-            "would let samples attend to one another: leave it out, samples share rows, each attends to itself"
-        )
+        raise ValueError(f"{JOINED}: {COUNTED}")
     return None
 
 

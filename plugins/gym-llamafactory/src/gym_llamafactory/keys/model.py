@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Container
 from typing import Any
 
+from gym_core.discovery import catalogue, installed
 from gym_llamafactory.keys.convert import note
 from gym_llamafactory.model_in_output import found
 from gym_llamafactory.table import Key, Keys
@@ -23,8 +25,8 @@ def attention(value: Any) -> str:
     name = str(value)
     if name not in _ATTENTION:
         raise ValueError(f"is one of: {', '.join(_ATTENTION)}, not `{value}`")
-    if name in _PACKAGES and not _there(name):
-        note(f"flash_attn: {value} needs the package {_PACKAGES[name]}, which is not installed; auto is used")
+    if lacking := missing(name):
+        note(f"flash_attn: {value} needs the package {lacking}, which is not installed; auto is used")
     return _ATTENTION[name]
 
 
@@ -32,12 +34,20 @@ def kernels(liger: Any, flash_attn: Any = "auto") -> list[str] | None:
     """Return the libraries of kernels that both keys name; None where they name none. Raises ValueError for no boolean."""
     if not isinstance(liger, bool):
         raise ValueError(f"is true or false, not `{liger}`")
-    flash = [_KERNELS[str(flash_attn)]] if str(flash_attn) in _KERNELS and _there(str(flash_attn)) else []
+    name = str(flash_attn)
+    flash = [_KERNELS[name]] if name in _KERNELS and not missing(name) else []
     return [*flash, *(["liger"] if liger else [])] or None
 
 
-def _there(name: str) -> bool:
-    return importlib.util.find_spec(_PACKAGES[name]) is not None
+def missing(name: str, known: Container[tuple[str, str]] | None = None) -> str:
+    """Return the package that an attention needs and that is not installed, empty for none.
+
+    `known` are kinds and names of components, by default those that are installed.
+    """
+    if name in _PACKAGES and importlib.util.find_spec(_PACKAGES[name]) is None:
+        return _PACKAGES[name]
+    there = name not in _KERNELS or ("kernels", _KERNELS[name]) in (installed().named if known is None else known)
+    return "" if there else catalogue().get(f"kernels/{_KERNELS[name]}", "that brings them")
 
 
 class ModelKeys(Keys):

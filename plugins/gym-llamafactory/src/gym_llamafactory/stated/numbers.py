@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from gym_llamafactory.stated.entry import OFF, Stated, refused
 
-_ROWS = "leave it out: samples share rows, each attends to itself"
+#: Why samples that are joined to rows of `cutoff_len` tokens are no option.
+JOINED = "would have a batch count rows of cutoff_len tokens; here it counts samples, which share rows anyway"
+COUNTED = "leave it out, and multiply per_device_train_batch_size by cutoff_len / mean tokens of a sample"
 NUMBERS: dict[str, Stated] = {
     "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
-    "neat_packing": Stated(OFF, "is done anyway", _ROWS),
-    "use_packed_sequences": Stated(OFF, "is done anyway", _ROWS),
+    "neat_packing": Stated(OFF, JOINED, COUNTED),
+    "use_packed_sequences": Stated(OFF, JOINED, COUNTED),
     "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "ignore_pad_token_for_loss": Stated((True, None), "would train padding", "leave it out"),
