@@ -122,8 +122,13 @@ def test_a_base_that_changed_under_its_users_is_no_base_of_theirs(model_path: Pa
     users = PersonalizedTrainer(str(base), None, output=tmp_path / "out", recipe=RECIPE)
     users.create_variant("ann", rows(1), max_steps=1)
     users.close()
-    file = next(base.glob("*.safetensors"))
-    save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    same, other = (copytree(base, tmp_path / name) for name in ("same", "other"))
+    for each in (base, other):
+        file = next(each.glob("*.safetensors"))
+        save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    PersonalizedTrainer({"path": str(same)}, None, output=tmp_path / "out", recipe=RECIPE).close()
+    with pytest.raises(RecipeError, match=r"the variants here belong to the base .*base, and not to .*other"):
+        PersonalizedTrainer(str(other), None, output=tmp_path / "out", recipe=RECIPE)
     users = PersonalizedTrainer(str(base), QUICK, output=tmp_path / "out", recipe=RECIPE)
     for use in (
         lambda: users.serve_variant("ann", "1?"),

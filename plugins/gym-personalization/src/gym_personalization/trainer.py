@@ -65,12 +65,15 @@ class PersonalizedTrainer:
             users_at_once: most users in training at a time; memory grows with them.
             tokens_at_once: most tokens in one pass through the model; by default what suits the device.
 
+        Raises GymError where the variants of `output` belong to another base.
+
         """
         self.recipe = {**DEFAULTS, **(recipe or {}), "model": base_model}
         self.recipe["train"] = dict(self.recipe["train"] or {})
         if config is not None:
             self.recipe["quantization"] = _section(config)
         self.variants = Variants(Path(output))
+        self.variants.check_same_base(base_model)
         self._room, self._tokens = users_at_once, tokens_at_once
         self._engine: Engine | None = None
         self._serving: ServingEngine | None = None

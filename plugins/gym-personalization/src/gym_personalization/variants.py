@@ -26,6 +26,7 @@ from gym_bitdelta.store.record import sha256
 from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
 from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
+from gym_data.location import lasting, locate
 from gym_personalization.users import checked_name, folder_of, user_of
 from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.base_model import base_of
@@ -80,6 +81,25 @@ class Variants:
         """Yield the users who have a folder, in order."""
         if (self.output / "users").is_dir():
             yield from sorted(user_of(path.name) for path in (self.output / "users").iterdir() if path.is_dir())
+
+    def check_same_base(self, model: str | Mapping[str, Any]) -> None:
+        """Raise RecipeError where a variant here belongs to another base than this one, or section `model`: all have the same."""
+        told = model if isinstance(model, Mapping) else {"path": model}
+        base = str(told.get("path", ""))
+        each = (self.at(user, version) for user in self.users() for version in _versions(self.folder(user)))
+        found = next((one.artifact for one in each if one is not None and one.artifact.kind != "model"), None)
+        if found is None or not base or found.base == lasting(base):
+            return
+        given = locate(base, told.get("revision"), key="base_model")
+        try:
+            check_base(found, given)
+        except GymError as error:
+            raise RecipeError(
+                f"the variants here belong to the base {found.base}, and not to {base}",
+                where=str(self.output),
+                key="base_model",
+                fix="name their base, or another `output`",
+            ) from error
 
     def at(self, user: str, version: int) -> Variant | None:
         """Return a version of a user as its run left it; None where it is not trained, or not compressed where that was asked."""
