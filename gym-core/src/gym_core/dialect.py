@@ -143,7 +143,6 @@ def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:
     target: dict[str, Any] = mapping_of(data, head) if head in SLOTS or head in VALUES else data.setdefault(head, {})
     for part in rest[:-1]:
         inner = target.get(part)
-        target[part] = dict(inner) if isinstance(inner, dict) else {}
-        target = target[part]
+        target[part] = target = dict(inner) if isinstance(inner, dict) else {}
     target[rest[-1]] = value
     return (head, *rest)

@@ -141,9 +141,7 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         value = raw.get(section)
         if slot.many:
             items = value if isinstance(value, list) else [value] if value is not None else []
-            built[section] = tuple(
-                sections.component(slot, item, (section, index), found) for index, item in enumerate(items)
-            )
+            built[section] = tuple(sections.component(slot, item, (section, i), found) for i, item in enumerate(items))
         elif value is not None or _implied(slot):
             built[section] = sections.component(slot, value, (section,), found)
         else:
@@ -193,11 +191,8 @@ def _named(raw: Any) -> str:
 
 def _told(item: Resolved) -> str:
     """Return the name by which a recipe means this very component today."""
-    return (
-        item.name
-        if [entry.dist for entry in named(item.kind, item.name)] == [item.dist]
-        else f"{item.dist}/{item.name}"
-    )
+    alone = [entry.dist for entry in named(item.kind, item.name)] == [item.dist]
+    return item.name if alone else f"{item.dist}/{item.name}"
 
 
 def _dump(value: Any, path: sections.Path, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> Any:

@@ -174,13 +174,11 @@ def _holds(output: Path, others: list[Path]) -> bool:
 
 
 def _set_aside(output: Path, others: list[Path]) -> None:
-    if not others:
-        return
     number = 1
     while (aside := output.with_name(f"{output.name}.before-{number}")).exists():
         number += 1
-    aside.mkdir()
     for path in others:
+        aside.mkdir(exist_ok=True)
         path.rename(aside / path.name)
 
 
