@@ -64,6 +64,13 @@ def matmul_rate(precision: str) -> float:
     return 2 * 1024**3 / min(times)
 
 
+def _rates() -> dict[str, Any]:
+    """Return the rate of matrix products in both precisions, in GFLOP/s, of a script that has torch loaded."""
+    if "torch" not in sys.modules:
+        return {}
+    return {"matmul_gflops": {kind: round(matmul_rate(kind) / 1e9, 1) for kind in ("fp32", "bf16")}}
+
+
 Measure = Callable[[Report, bool], None]
 
 
@@ -81,6 +88,6 @@ def main(measure: Measure, doc: str, **parts: Measure) -> None:
     report, before = Report(), os.getloadavg()[0]
     for part in options.parts or [measure]:
         part(report, options.quick)
-    told = machine() | {"load": {"before": round(before, 1), "after": round(os.getloadavg()[0], 1)}}
+    told = machine() | _rates() | {"load": {"before": round(before, 1), "after": round(os.getloadavg()[0], 1)}}
     print(json.dumps({"machine": told, **asdict(report)}, indent=None if options.json else 2))
     sys.exit(0 if all(check["holds"] for check in report.checks) else 1)

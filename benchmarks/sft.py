@@ -15,24 +15,25 @@ from statistics import fmean
 
 import report
 from peers.material import source, write_model, write_samples
-from peers.runs import best, run
+from peers.runs import fastest, run
 from peers.shape import SMALL
 from peers.supervised import Tuned, Tuning
 
 from gym_torch.model import precision_probe
 
-ROWS, CUTOFF, WARM = 16, 1024, 2
+ROWS, CUTOFF, WARM = 16, 1024, 1
 DATA = ("alpaca_en_demo", "glaive_toolcall_en_demo")
+TIMES = {"bf16": (4, 3), "fp32": (2.4, 2.8)}  #: targets, by the precision that is faster: times Trainer, times TRL
+USED = {"bf16": 0.33, "fp32": 0.55}  #: of the machine's own rate of matrix products
 PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the matrices of the layers
 
 
 def measure(out: report.Report, quick: bool) -> None:
-    """Compare on each dataset, in fp32 and, where this machine is faster with it, in bf16."""
+    """Compare on each dataset, in fp32 and, where this machine is faster with it, in bf16; quick: in the faster one alone."""
     trial = precision_probe.trial(512)
-    precisions = ["fp32"] if trial.precision == "fp32" else ["fp32", "bf16"]
+    precisions = [trial.precision] if quick else sorted({"fp32", trial.precision})
     out.figures["precision"] = str(trial)
-    out.figures["matmul_gflops"] = {kind: round(report.matmul_rate(kind) / 1e9, 1) for kind in precisions}
-    steps = 6 if quick else 16
+    steps = 4 if quick else 16
     for data in DATA[: 1 if quick else 2]:
         with tempfile.TemporaryDirectory() as scratch:
             _compare(out, Path(scratch), data, steps, precisions)
@@ -55,18 +56,19 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
     for precision in precisions:
         plain = replace(spec, precision=precision)
         found[f"gym {precision}"] = run("gym", plain)
-        padded = best("trainer", [replace(plain, accumulate=count) for count in (1, 4)])
-        found[f"trainer {precision}"] = run("trainer", padded)
+        padded = [replace(plain, accumulate=count) for count in (1, 4)]
+        _, found[f"trainer {precision}"] = fastest("trainer", padded, WARM)
         packed = [replace(plain, length=length, rows=max(1, round(per_step / length))) for length in (512, 1024)]
-        found[f"trl {precision}"] = run("trl", best("trl", packed))
+        _, found[f"trl {precision}"] = fastest("trl", packed, WARM)
     speeds = {name: result.speed(WARM) for name, result in found.items()}
     share = sum(sum(label != -100 for label in row["labels"]) for row in rows) / sum(lengths)
     mine = max((name for name in speeds if name.startswith("gym")), key=speeds.__getitem__)
-    rate = out.figures["matmul_gflops"][mine.split()[1]] * 1e9
+    rate = report.matmul_rate(mine.split()[1])
     usage = _flops(lengths, share) * speeds[mine] / rate
     out.figures[data] = {
         "tokens_per_second": {name: round(speed) for name, speed in speeds.items()},
         "supervised_tokens_per_second": {name: round(speed * share) for name, speed in speeds.items()},
+        "first_step_seconds": {name: round(result.seconds[0], 2) for name, result in found.items()},
         "loss": {
             name: [round(loss, 4) for loss in result.losses[:: max(1, steps // 4)]] for name, result in found.items()
         },
@@ -80,19 +82,20 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
 def _check(
     out: report.Report, data: str, found: dict[str, Tuned], speeds: dict[str, float], mine: str, usage: float
 ) -> None:
-    fastest = {
+    theirs = {
         peer: max(speed for name, speed in speeds.items() if name.startswith(peer)) for peer in ("trainer", "trl ")
     }
-    out.check(f"{data}: Gym / Trainer, real tokens/s", round(speeds[mine] / fastest["trainer"], 2), at_least=3)
-    out.check(f"{data}: Gym / TRL packed, real tokens/s", round(speeds[mine] / fastest["trl "], 2), at_least=2.5)
+    padded, packed = TIMES[mine.split()[1]]
+    out.check(f"{data}: Gym / Trainer, real tokens/s", round(speeds[mine] / theirs["trainer"], 2), at_least=padded)
+    out.check(f"{data}: Gym / TRL packed, real tokens/s", round(speeds[mine] / theirs["trl "], 2), at_least=packed)
     for precision, bound in (("fp32", 1e-3), ("bf16", 1e-2)):
         if f"gym {precision}" in found:
-            ours, theirs = found[f"gym {precision}"], found[f"trainer {precision}"]
-            apart = max(abs(a / b - 1) for a, b in zip(ours.losses, theirs.losses, strict=True))
+            ours, other = found[f"gym {precision}"], found[f"trainer {precision}"]
+            apart = max(abs(a / b - 1) for a, b in zip(ours.losses, other.losses, strict=True))
             out.check(f"{data}: loss in {precision}, largest difference from Trainer", round(apart, 6), at_most=bound)
-            apart = max(abs(math.log(a / b)) for a, b in zip(ours.norms, theirs.norms, strict=True))
+            apart = max(abs(math.log(a / b)) for a, b in zip(ours.norms, other.norms, strict=True))
             out.check(f"{data}: gradient norm in {precision}, same", round(apart, 5), at_most=20 * bound)
-    out.check(f"{data}: model FLOP utilisation", round(usage, 3), at_least=0.4 if mine.endswith("bf16") else 0.6)
+    out.check(f"{data}: model FLOP utilisation", round(usage, 3), at_least=USED[mine.split()[1]])
 
 
 def _flops(lengths: list[int], supervised: float) -> float:

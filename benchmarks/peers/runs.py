@@ -1,4 +1,4 @@
-"""Starts the workers, one after another, and keeps the best setting of each peer."""
+"""Starts the workers, one after another, and keeps the best run of each peer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,6 @@ def run(peer: str, spec: Spec) -> Any:
     return spec.result(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def best(peer: str, settings: Iterable[Any], steps: int = 4, skip: int = 1) -> Any:
-    """Return the fastest of some settings, by a short trial of each, whose first steps do not count."""
-    tried = [(spec, replace(spec, steps=steps)) for spec in settings]
-    if len(tried) == 1:
-        return tried[0][0]
-    return max(tried, key=lambda pair: run(peer, pair[1]).speed(skip))[0]
+def fastest(peer: str, settings: Iterable[Any], skip: int) -> tuple[Any, Any]:
+    """Run a peer with each of some settings; return that of the fastest run, whose first steps do not count, and its result."""
+    return max(((spec, run(peer, spec)) for spec in settings), key=lambda made: made[1].speed(skip))
