@@ -45,6 +45,20 @@ def test_listing_imports_nothing_heavy(site, arguments):
     assert "LOADED [] False" in done.stderr
 
 
+def test_what_a_command_imports_is_not_looked_through_for_garbage(site):
+    """Not while it runs, and not at its end; once more is made than imports make, the collector works as usual."""
+    code = (
+        "import atexit, gc, sys; from gym_core.cli import main\n"
+        "usual, others = gc.get_threshold(), list(gc.callbacks)\n"
+        "def told():\n"
+        "    before = gc.get_threshold()[0], gc.get_freeze_count() > 0\n"
+        "    gc.collect()\n"
+        "    print(*before, gc.get_threshold() == usual, gc.callbacks == others, file=sys.stderr)\n"
+        "atexit.register(told); main()"
+    )
+    assert gym(site, "--version", code=code).stderr == "1000000 True True True\n"
+
+
 def test_a_reader_who_has_seen_enough_is_no_error(site):
     """`gym plugins list | head -1`: the pipe is closed before all of it is written."""
     reading, writing = os.pipe()

@@ -36,10 +36,8 @@ class Problem:
     def __str__(self) -> str:
         """Render as one to four lines."""
         head = f"{self.key}: {self.why}" if self.key else self.why
-        lines = [line for line in (self.where, f"  {head}" if self.where else head) if line]
-        if self.fix:
-            lines.append(f"  -> {self.fix}")
-        return "\n".join(printable(line) for line in lines)
+        lines = self.where, f"  {head}" if self.where else head, self.fix and f"  -> {self.fix}"
+        return "\n".join(printable(line) for line in lines if line)
 
     def to_json(self) -> dict[str, str]:
         """Return the four parts for `--json`."""

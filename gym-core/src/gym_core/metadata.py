@@ -89,6 +89,4 @@ def unreadable(folder: Folder, error: Exception) -> Problem:
     """Say what is wrong with the metadata of a distribution."""
     reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
     detail = error.args[0] if isinstance(error, OSError) and len(error.args) == 1 else type(error).__name__
-    return Problem(
-        f"its metadata {reason} ({detail})", where=os.path.basename(folder.path), fix="reinstall or uninstall it"
-    )
+    return Problem(f"its metadata {reason} ({detail})", where=os.path.basename(folder.path), fix="reinstall it")

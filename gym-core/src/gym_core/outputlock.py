@@ -50,9 +50,8 @@ class OutputLock:
 
     def __exit__(self, *error: object) -> None:
         """Give the lock back."""
-        if self._file >= 0:
-            with suppress(OSError):  # on a full disk the name stays, but not the lock
-                self._write({})
+        with suppress(OSError):  # on a full disk the name stays, but not the lock
+            self._write({})
         self._close()
 
     def _write(self, holder: dict[str, object]) -> None:

@@ -37,9 +37,7 @@ class RunRecord:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise GymError(
-                "is not a run record", where=str(self.path), fix="move the file away to start a new run here"
-            )
+            raise GymError("is not a run record", where=str(self.path), fix="move it away to start a new run here")
         return found
 
     def update(self, **values: Any) -> None:

@@ -127,11 +127,9 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
     others = [path for path in output.iterdir() if not path.name.startswith(".")]  # the lock, and what is half written
     if not before and not others:
         return {}
-    settings, finished = before.get("settings", {}), before.get("status") == "finished"
-    longer = recipe.longer(settings)
-    same = before.get("fingerprint") == recipe.fingerprint() and (
-        not finished or longer or settings == recipe.settings()
-    )
+    old, finished = before.get("settings", {}), before.get("status") == "finished"
+    longer = recipe.longer(old)
+    same = before.get("fingerprint") == recipe.fingerprint() and (not finished or longer or old == recipe.settings())
     if same and not (recipe.train.overwrite and finished):
         if finished and longer:
             _set_aside(output, [path for path in others if path.name in {"export", "quantized"}])  # of the shorter run
@@ -144,9 +142,8 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
         _set_aside(output, others)
         return {}
     fix = "choose another `output:`, or set `train: {overwrite: true}` to set the old one aside"
-    if not before:
-        raise BusyError("the output directory is not empty and holds no run", where=str(output), key="output", fix=fix)
-    raise BusyError(_difference(before, recipe), where=str(output), key="output", fix=fix)
+    why = _difference(before, recipe) if before else "the output directory is not empty and holds no run"
+    raise BusyError(why, where=str(output), key="output", fix=fix)
 
 
 def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:

@@ -5,6 +5,7 @@ Commands of plugins come from the group `gym.commands`; until one is run, all th
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -61,9 +62,7 @@ class Commands(click.Group):
         command = load(entry)
         if not isinstance(command, click.Command):
             fix = f"update or uninstall {entry.dist}"
-            raise errors.PluginError(
-                f"{entry.value} is no click command", where=f"{entry.dist} {entry.version}", fix=fix
-            )
+            raise errors.PluginError(f"{entry.value} is no command", where=f"{entry.dist} {entry.version}", fix=fix)
         return command
 
     def resolve_command(
@@ -113,7 +112,9 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; the one place where errors become text and exit codes."""
     _refuse_to_vanish()
+    _collect_later()
     code = run(sys.argv[1:])
+    gc.freeze()  # the end of the process would look through it all
     os._exit = _exit
     sys.exit(code)
 
@@ -134,6 +135,18 @@ def _refuse_to_vanish() -> None:
 
     os._exit = leave
     sys.addaudithook(watch)
+
+
+def _collect_later() -> None:
+    """Have the collector of garbage look at nothing until more is made than by imports: it all stays, and takes it a second."""
+    usual = gc.get_threshold()
+
+    def begin(*_: object) -> None:
+        gc.callbacks.remove(begin)
+        gc.set_threshold(*usual)
+
+    gc.callbacks.append(begin)
+    gc.set_threshold(1_000_000)
 
 
 def run(arguments: list[str]) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -22,29 +19,14 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     The data are tokenized as for the run where that is possible, and the tokens kept for it.
     """
-    with _nothing_collected():
-        loaded = load_recipe(recipe, overrides)
-        loaded.algorithm.check_recipe(loaded)
-        from gym_plan.plan import plan as make
+    loaded = load_recipe(recipe, overrides)
+    loaded.algorithm.check_recipe(loaded)
+    from gym_plan.plan import plan as make
 
-        made = make(loaded)
+    made = make(loaded)
     if as_json:
         click.echo(json.dumps(made.to_json(), indent=2))
         return
     from gym_plan.show import show
 
     show(made)
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Let the cyclic garbage collector look at nothing that comes up meanwhile, neither now nor when the process ends.
-
-    Half of this command is the import of libraries, whose objects all stay; looking through them takes a second.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
