@@ -8,9 +8,11 @@ from typing import Any, ClassVar, TypeVar
 from peft import LoraConfig, PeftConfig
 from peft.tuners.lora import LoraLayer
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gym_adapters.config.base import LowRankOptions
+from gym_adapters.lora_product import join_products
 from gym_adapters.peft_base import PeftAdapter
 
 Low = TypeVar("Low", bound=LowRankOptions)
@@ -22,6 +24,11 @@ class LowRankAdapter(PeftAdapter[Low]):
     target_types: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear, Conv1D, nn.Embedding)
     more: ClassVar[Mapping[str, Any]] = {}
     """What peft is told beside rank, alpha and dropout."""
+
+    def __init__(self, config: Low, model: PreTrainedModel, seed: int = 0) -> None:
+        """Put the layers into `model`, in place, as every adapter of peft does."""
+        super().__init__(config, model, seed)
+        join_products(self.model)
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of LoRA, and what is told beside."""

@@ -23,7 +23,7 @@ def share_casts(model: nn.Module, head: nn.Module | None = None) -> None:
     """
     linear = [module for module in model.modules() if type(module) is nn.Linear]
     layers = [module for module in linear if module is not head and module not in _SHARING]
-    cast = _LastCast()
+    cast = LastCast()
     for layer in layers:
         layer.register_forward_pre_hook(cast)
         _SHARING.add(layer)
@@ -32,7 +32,7 @@ def share_casts(model: nn.Module, head: nn.Module | None = None) -> None:
 _SHARING: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-class _LastCast:
+class LastCast:
     """A hook of linear layers that remembers the cast of what the last of them was given, as long as that lives."""
 
     def __init__(self) -> None:
@@ -56,5 +56,5 @@ class _LastCast:
         if self._last is not None and which is self._last[0]:
             self._last = None
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> _LastCast:
-        return _LastCast()  # a copied model has inputs of its own
+    def __deepcopy__(self, _memo: dict[int, Any]) -> LastCast:
+        return LastCast()  # a copied model has inputs of its own

@@ -1,0 +1,114 @@
+"""The joined products of a LoRA layer: as near to the exact ones as those of peft, values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gym_adapters import LoRA
+
+BF16 = {"device_type": "cpu", "dtype": torch.bfloat16}
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "bias"])
+def layer(request: pytest.FixtureRequest, bench: Any) -> Any:
+    """Return a layer of a model with an adapter that is not zero."""
+    torch.manual_seed(0)
+    model = bench.base()
+    place = model.get_submodule("model.layers.1.mlp")
+    place.up_proj = nn.Linear(place.up_proj.in_features, 80, bias=request.param)
+    adapted = LoRA(rank=4, alpha=6.0, target_modules="mlp.up_proj").build(model=model, seed=0)
+    found = adapted.model.get_submodule("model.layers.1.mlp.up_proj")
+    nn.init.normal_(found.lora_B["default"].weight)
+    return found
+
+
+def passed(layer: Any, how: Callable[[Tensor], Tensor], given: Tensor) -> list[Tensor]:
+    """Return what comes out, and the gradients of what is given and of both matrices."""
+    leaf = given.clone().requires_grad_()
+    pair = [layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+    out = how(leaf)
+    weights = torch.linspace(-1, 1, out.numel()).view(out.shape)
+    grads = torch.autograd.grad((out.float() * weights).sum(), [leaf, *pair])
+    return [out.detach(), *grads]
+
+
+def exact(layer: Any) -> Callable[[Tensor], Tensor]:
+    """Return LoRA by its equation (arXiv:2106.09685, equation 3) in float64."""
+    base, scaling = layer.base_layer, layer.scaling["default"]
+    wide = [layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+
+    def how(given: Tensor) -> Tensor:
+        bias = 0 if base.bias is None else base.bias.double()
+        return (
+            given.double() @ base.weight.double().T
+            + bias
+            + scaling * (given.double() @ wide[0].double().T) @ wide[1].double().T
+        )
+
+    return how
+
+
+@pytest.mark.proves("lora")
+@pytest.mark.parametrize("shape", [(1, 37), (3, 5), (7,)], ids=str)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
+def test_as_near_to_the_exact_as_peft(layer: Any, shape: tuple[int, ...], kind: torch.dtype) -> None:
+    given = torch.randn(*shape, layer.in_features, generator=torch.Generator().manual_seed(1)).to(kind)
+    theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
+    with torch.autocast(**BF16):
+        mine, peft = passed(layer, layer, given), passed(layer, theirs, given)
+    true = passed(layer, exact(layer), given)
+    for one, other, right in zip(mine, peft, true, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        off = [float((each.double() - right.double()).norm() / right.double().norm()) for each in (one, other)]
+        assert off[0] <= max(1.3 * off[1], 1e-6) and off[0] > 0, off
+
+
+def test_in_fp32_it_is_peft_to_the_last_bit(layer: Any) -> None:
+    given = torch.randn(2, 9, layer.in_features)
+    theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
+    assert all(map(torch.equal, passed(layer, layer, given), passed(layer, theirs, given)))
+
+
+@pytest.mark.parametrize("part", ["base_layer", "lora_A.default", "lora_B.default"])
+def test_who_looks_at_a_part_sees_what_it_gives(layer: Any, part: str) -> None:
+    """And may give something else instead."""
+    given, seen = torch.randn(2, 9, layer.in_features), []
+    inner = layer.get_submodule(part)
+
+    def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen.append((inputs[0], output))
+        return output * 2
+
+    hook = inner.register_forward_hook(look)
+    with torch.autocast(**BF16), torch.no_grad():
+        found = layer(given)
+        theirs = type(layer).forward(layer, given)
+    hook.remove()
+    (_, mine), (_, other) = seen
+    assert torch.equal(mine, other)
+    assert torch.allclose(found.float(), theirs.float(), rtol=0.05, atol=0.1)
+
+
+def test_nothing_is_cast_to_fp32_and_back(layer: Any) -> None:
+    """Neither is anything as large as the output made but the output."""
+    given = torch.randn(1, 64, layer.in_features).bfloat16()
+    large = [64 * layer.in_features, 64 * layer.out_features]
+
+    def passes(module: nn.Module) -> int:
+        """Count what writes a tensor as large as what goes in or comes out, beside products."""
+        with torch.autocast(**BF16), torch.no_grad(), torch.profiler.profile(record_shapes=True) as told:
+            module(given)
+        events = told.key_averages(group_by_input_shape=True)
+        sizes = [(event, torch.Size(shape).numel()) for event in events for shape in event.input_shapes[:1] if shape]
+        writing = {"aten::copy_", "aten::mul", "aten::add", "aten::clone"}
+        return sum(event.count for event, size in sizes if size in large and event.key in writing)
+
+    alone = passes(layer.base_layer)
+    assert passes(layer) == alone
+    vars(layer).pop("forward")
+    assert passes(layer) >= alone + 3  # the cast, the scaling and the sum of peft
