@@ -23,6 +23,7 @@ from gym_torch.model.fused_modules import CHOICES
 from gym_torch.model.kernel_trials import Work
 
 TRIED = 32  #: rows of logits in a trial of the kernel
+NEAR = 512  #: rows of logits at once where none are computed again: more of them have left the caches before they are read
 LabelScores = Callable[[Tensor, Tensor, bool], Tensor]
 PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
 
@@ -45,9 +46,9 @@ def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int
         if torch.is_grad_enabled() and weight.requires_grad:
             found = _Trained.apply(hidden, weight, targets, chunk, dtype)  # type: ignore[no-untyped-call]
         elif torch.is_grad_enabled() and hidden.requires_grad:
-            found = _Frozen.apply(hidden, weight, targets, chunk, dtype)  # type: ignore[no-untyped-call]
+            found = _Frozen.apply(hidden, weight, targets, min(chunk, NEAR), dtype)  # type: ignore[no-untyped-call]
         else:
-            matrix = weight.to(dtype)
+            matrix, chunk = weight.to(dtype), min(chunk, NEAR)
             pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
             found = torch.cat([_scores(rows, matrix, labels) for rows, labels in pieces])
     scores: Tensor = found

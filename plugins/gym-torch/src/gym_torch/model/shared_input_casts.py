@@ -40,6 +40,7 @@ class LastCast:
         self._last: tuple[weakref.ref[Tensor], tuple[int, bool, torch.dtype], Tensor] | None = None
 
     def __call__(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Return the input cast as autocast asks for it; None where it is to stay as it is."""
         if len(inputs) != 1 or torch.compiler.is_compiling():
             return None
         (given,) = inputs
