@@ -23,9 +23,7 @@ from gym_torch.model.fused_modules import CHOICES
 from gym_torch.model.kernel_trials import Work
 
 TRIED = 32  #: rows of logits in a trial of the kernel
-NEAR = (
-    512  #: rows of logits at once where none are computed again: more of them have left the caches before they are read
-)
+NEAR = 512  #: rows of logits at once where none are computed again: more have left the caches before they are read
 LabelScores = Callable[[Tensor, Tensor, bool], Tensor]
 PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
 
