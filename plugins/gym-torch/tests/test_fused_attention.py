@@ -14,39 +14,57 @@ from gym_testkit import architectures
 from gym_torch import native_code
 from gym_torch.batch import packed, padded
 from gym_torch.model import fused_attention, fused_modules, segment_attention
-from gym_torch.model.fused_attention import SOURCE, Kernel
+from gym_torch.model.fused_attention import FLAGS, SOURCE, Kernel
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.segment_spans import Spans
 
+OFF = {torch.bfloat16: 4e-3, torch.float32: 1e-6}  #: largest error, relative
+#: Largest difference of whole models between two ways to compute them.
+ROUNDED = {torch.bfloat16: 2e-3, torch.float32: 2e-6}
+#: The size of what is 0 by the definition, of that of the largest part.
+ZERO = {torch.bfloat16: 1e-2, torch.float32: 1}
+
 
 @pytest.fixture(
-    scope="module", params=[(), ("-mno-amx-bf16",), ("-DGYM_PLAIN",)], ids=["this machine", "no tiles", "plain"]
+    scope="module",
+    params=[
+        (torch.bfloat16, ()),
+        (torch.bfloat16, ("-mno-amx-bf16",)),
+        (torch.bfloat16, ("-DGYM_PLAIN",)),
+        (torch.float32, ()),
+        (torch.float32, ("-mno-avx512f",)),
+    ],
+    ids=["bf16", "bf16, no tiles", "bf16, plain", "fp32", "fp32, no AVX-512"],
 )
-def kernel(request: pytest.FixtureRequest) -> Kernel:
-    found = native_code.library(SOURCE, (*native_code.THIS_MACHINE, *request.param))
+def built(request: pytest.FixtureRequest) -> tuple[Kernel, torch.dtype]:
+    """Return a kernel, and the precision that it is for."""
+    dtype, flags = request.param
+    found = native_code.library(SOURCE, (*native_code.THIS_MACHINE, *FLAGS[dtype], *flags))
     if found is None:
         pytest.skip("no compiler, or one for another kind of processor")
-    return Kernel(found)
+    return Kernel(found), dtype
 
 
 @pytest.fixture
 def always() -> Iterator[None]:
     """Let the kernel attend whatever a trial says."""
-    if fused_attention.kernel() is None:
+    if fused_attention.kernel(torch.bfloat16) is None:
         pytest.skip("no compiler")
     fused_attention.CHOICES.always = True
     yield
     fused_attention.CHOICES.always = None
 
 
-def drawn(lengths: tuple[int, ...], heads: tuple[int, int], dim: int) -> tuple[Tensor, ...]:
-    """Return queries, keys, values and the gradient of what comes out, in bf16, `[1, heads, tokens, dim]`."""
+def drawn(
+    lengths: tuple[int, ...], heads: tuple[int, int], dim: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, ...]:
+    """Return queries, keys, values and the gradient of what comes out, `[1, heads, tokens, dim]`."""
     draws = torch.Generator().manual_seed(sum(lengths))
     sizes = heads[0], heads[1], heads[1], heads[0]
     wide = [torch.randn(1, sum(lengths), size, dim, generator=draws) for size in sizes]
-    return tuple(part.bfloat16().transpose(1, 2) for part in wide)
+    return tuple(part.to(dtype).transpose(1, 2) for part in wide)
 
 
 def attended(kernel: Kernel, given: tuple[Tensor, ...], spans: Spans, scores: Scores) -> list[Tensor]:
@@ -82,26 +100,29 @@ def exact(given: tuple[Tensor, ...], spans: Spans, scores: Scores) -> list[Tenso
     ],
     ids=["segments", "prefixes", "cap", "window and cap", "window", "only itself"],
 )
-def test_value_and_gradient_are_those_of_the_definition(kernel, lengths, prefixes, heads, dim, scores):
-    given, spans = drawn(lengths, heads, dim), Spans(lengths, prefixes)
+def test_value_and_gradient_are_those_of_the_definition(built, lengths, prefixes, heads, dim, scores):
+    kernel, dtype = built
+    given, spans = drawn(lengths, heads, dim, dtype), Spans(lengths, prefixes)
     wanted = exact(given, spans, scores)
     largest = max(float(part.norm()) for part in wanted)
     for found, true in zip(attended(kernel, given, spans, scores), wanted, strict=True):
         assert found.shape == true.shape and found.isfinite().all()
         # A gradient may be 0 by the definition, as that of a token that sees itself alone.
-        assert float((found.double() - true).norm()) < 4e-3 * max(float(true.norm()), 1e-2 * largest)
+        assert float((found.double() - true).norm()) < OFF[dtype] * (float(true.norm()) or ZERO[dtype] * largest)
 
 
-def test_large_scores_stay_finite(kernel):
-    given = tuple(30 * part for part in drawn((40, 90), (2, 1), 16))
+def test_large_scores_stay_finite(built):
+    kernel, dtype = built
+    given = tuple(30 * part for part in drawn((40, 90), (2, 1), 16, dtype))
     spans, scores = Spans((40, 90)), Scores(1.0)
     for found, true in zip(attended(kernel, given, spans, scores), exact(given, spans, scores), strict=True):
         assert found.isfinite().all()
         assert float((found.double() - true).norm()) <= 2e-2 * float(true.norm())
 
 
-def test_a_number_that_is_not_finite_is_not_hidden(kernel):
-    query, key, value, gradient = drawn((40, 30), (2, 1), 16)
+def test_a_number_that_is_not_finite_is_not_hidden(built):
+    kernel, dtype = built
+    query, key, value, gradient = drawn((40, 30), (2, 1), 16, dtype)
     key = key.clone()
     key[0, 0, 3, 5] = torch.nan
     out, *gradients = attended(kernel, (query, key, value, gradient), Spans((40, 30)), Scores(0.25))
@@ -109,9 +130,10 @@ def test_a_number_that_is_not_finite_is_not_hidden(kernel):
     assert all(part[0, :, :40].isnan().any() for part in gradients)
 
 
-def test_a_segment_has_the_same_bits_alone_and_in_any_number_of_threads(kernel):
+def test_a_segment_has_the_same_bits_alone_and_in_any_number_of_threads(built):
+    kernel, dtype = built
     lengths, prefixes = (90, 150, 20, 70), (None, None, 1, None)
-    given, scores, threads = drawn(lengths, (4, 2), 32), Scores(0.2), torch.get_num_threads()
+    given, scores, threads = drawn(lengths, (4, 2), 32, dtype), Scores(0.2), torch.get_num_threads()
     together = attended(kernel, given, Spans(lengths, prefixes), scores)
     try:
         for count in (1, 3):
@@ -126,9 +148,10 @@ def test_a_segment_has_the_same_bits_alone_and_in_any_number_of_threads(kernel):
             assert torch.equal(whole[:, :, start:stop], own)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("batch_of", [separate(), shared()], ids=["separate", "shared prefix"])
 @pytest.mark.parametrize("name", architectures.FAMILIES)
-def test_every_family_is_as_near_to_fp32_with_all_kernels_as_without_one(name, batch_of, always, monkeypatch):
+def test_every_family_is_as_near_to_padding_with_all_kernels_as_without_one(name, batch_of, dtype, always, monkeypatch):
     model = architectures.build(name)
     monkeypatch.setattr(fused_modules.CHOICES, "always", False)
     wanted = losses(model, batch_of, padded)
@@ -136,14 +159,15 @@ def test_every_family_is_as_near_to_fp32_with_all_kernels_as_without_one(name, b
     errors = {}
     for kernel in (True, False):
         fused_attention.CHOICES.always = fused_modules.CHOICES.always = kernel
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             found = losses(model, batch_of, packed)
         errors[kernel] = [float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)]
-    assert all(mine <= 1.3 * theirs + 2e-3 for mine, theirs in zip(errors[True], errors[False], strict=True)), errors
+    both = zip(errors[True], errors[False], strict=True)
+    assert all(mine <= 1.3 * theirs + ROUNDED[dtype] for mine, theirs in both), errors
 
 
 def test_a_shape_is_tried_where_it_is_first_met_and_whatever_looks_on(tmp_path, monkeypatch):
-    if fused_attention.kernel() is None:
+    if fused_attention.kernel(torch.bfloat16) is None:
         pytest.skip("no compiler")
     monkeypatch.setenv("GYM_CACHE", str(tmp_path))
     query, key, _, _ = drawn((150, 60, 33, 70), (4, 4), 16)

@@ -1,4 +1,4 @@
-"""Attention within the segments of a packed row on a CPU, in bf16: one C call for a row forward, and one backward.
+"""Attention within the segments of a packed row on a CPU, in bf16 and in fp32: one C call for a row forward, and one backward.
 
 The backward pass of torch's fused attention takes ten times as long as its forward pass on segments of usual lengths. This
 kernel (`fused_attention.c`) is taken where it is nearer to exact attention than torch's is, or as near, and faster, as a trial on
@@ -27,6 +27,8 @@ from gym_torch.segment_spans import Spans
 
 SOURCE = Path(__file__).with_suffix(".c")
 RECORD = "fused_attention"  #: in run.json: by shape of heads, the kernel that a run took, or ""
+#: By the precision of what attends: how the file is compiled for it.
+FLAGS: dict[torch.dtype, tuple[str, ...]] = {torch.bfloat16: (), torch.float32: ("-DGYM_FP32",)}
 LONG = 640  #: tokens of the largest tree of segments from which on a row is tried as one of long segments
 LENGTHS = {
     False: (150, 60, 33, 150, 400),
@@ -68,14 +70,14 @@ class Kernel:
         self._call: Any = library.gym_attention
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores) -> Tensor:
-        """Attend within segments: `[1, heads, tokens, head_dim]` in bf16, as `query` is; keys and values may have fewer heads."""
+        """Attend within segments: `[1, heads, tokens, head_dim]`, as `query` is; keys and values may have fewer heads."""
         found: Tensor = _Fused.apply(self, query, key, value, spans, rule)
         return found
 
     def forward(self, given: Tensors, spans: Spans, scores: Scores) -> tuple[Tensor, Tensor]:
         """Return what attention gives, laid out as `[1, tokens, heads, head_dim]`, and what `backward` needs besides."""
         _, heads, tokens, dim = given[0].shape
-        out = torch.empty(1, tokens, heads, dim, dtype=torch.bfloat16).transpose(1, 2)
+        out = torch.empty(1, tokens, heads, dim, dtype=given[0].dtype).transpose(1, 2)
         lse = torch.empty(heads, tokens)
         self._run([*given, out], lse, spans, scores, gradient=False)
         return out, lse
@@ -144,9 +146,9 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 @cache
-def kernel() -> Kernel | None:
-    """Return the kernel compiled for this machine; None where there is none."""
-    found = native_code.library(SOURCE, native_code.THIS_MACHINE)
+def kernel(dtype: torch.dtype) -> Kernel | None:
+    """Return the kernel for tensors of a precision, compiled for this machine; None where there is none."""
+    found = native_code.library(SOURCE, (*native_code.THIS_MACHINE, *FLAGS[dtype]))
     try:
         return Kernel(found) if found else None
     except OSError:
@@ -155,14 +157,14 @@ def kernel() -> Kernel | None:
 
 def functions() -> Sequence[KernelFunctions]:
     """Return what the kernels of the engine compute: that of a CPU, where there is one, and that of an accelerator."""
-    own = kernel()
-    return (block_attention.functions(),) if own is None else (_functions(own), block_attention.functions())
+    own = [_functions(found, dtype) for dtype in FLAGS if (found := kernel(dtype))]
+    return (*own, block_attention.functions())
 
 
 @cache
-def _functions(own: Kernel) -> KernelFunctions:
+def _functions(own: Kernel, dtype: torch.dtype) -> KernelFunctions:
     version = SOURCE.read_text(encoding="utf-8")
-    return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({torch.bfloat16}), attention=own.attend)
+    return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({dtype}), attention=own.attend)
 
 
 def chosen(query: Tensor, key: Tensor, spans: Spans, rule: Scores, attend: Callable[..., Tensor]) -> Attention | None:
