@@ -75,7 +75,8 @@ def test_plain_peft_loads_it(bench: Any, trained: LoraAdapter, tmp_path: Path) -
     artifact = trained.save(tmp_path / "adapter", str(tmp_path / "base"))
     assert artifact.kind == "adapter" and artifact.details["adapter"] == "gym_adapters:LoRA"
     plain = PeftModel.from_pretrained(bench.base(), str(tmp_path / "adapter"))
-    assert torch.equal(bench.logits(plain), bench.logits(trained.model))
+    # Sums are made in another order, so that the last bits may differ.
+    torch.testing.assert_close(bench.logits(plain), bench.logits(trained.model), rtol=1e-5, atol=2e-6)
     written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert written["base_model_name_or_path"] == str(tmp_path / "base")
     assert {path.suffix for path in (tmp_path / "adapter").iterdir()} <= {".json", ".safetensors", ".md"}

@@ -55,11 +55,13 @@ def exact(layer: Any) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.proves("lora")
 @pytest.mark.parametrize("shape", [(1, 37), (3, 5), (7,)], ids=str)
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
-def test_as_near_to_the_exact_as_peft(layer: Any, shape: tuple[int, ...], kind: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("kind", "autocast"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)], ids=str
+)
+def test_as_near_to_the_exact_as_peft(layer: Any, shape: tuple[int, ...], kind: torch.dtype, autocast: bool) -> None:
     given = torch.randn(*shape, layer.in_features, generator=torch.Generator().manual_seed(1)).to(kind)
     theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
-    with torch.autocast(**BF16):
+    with torch.autocast(**BF16, enabled=autocast):
         mine, peft = passed(layer, layer, given), passed(layer, theirs, given)
     true = passed(layer, exact(layer), given)
     for one, other, right in zip(mine, peft, true, strict=True):
@@ -68,8 +70,9 @@ def test_as_near_to_the_exact_as_peft(layer: Any, shape: tuple[int, ...], kind: 
         assert off[0] <= max(1.3 * off[1], 1e-6) and off[0] > 0, off
 
 
-def test_in_fp32_it_is_peft_to_the_last_bit(layer: Any) -> None:
-    given = torch.randn(2, 9, layer.in_features)
+def test_in_float64_it_is_peft_to_the_last_bit(layer: Any) -> None:
+    given = torch.randn(2, 9, layer.in_features).double()
+    layer.double()
     theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
     assert all(map(torch.equal, passed(layer, layer, given), passed(layer, theirs, given)))
 

@@ -2,7 +2,7 @@
 
 peft makes `B A x`, the same times the scaling, and the sum, each a tensor as large as what the layer gives; and where `x` is in
 bf16 it casts it to fp32, which autocast takes back. Here the second product adds to the first, which also rounds once in place of
-three times. In fp32, where products take most of the time, peft computes, so that both agree to the last bit.
+three times. In other precisions, such as float64, peft computes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gym_torch.model.shared_input_casts import LastCast
 
 
 def join_products(model: nn.Module) -> None:
-    """Have the LoRA layers of peft in a model add their products as they are made under autocast, where nothing else is asked."""
+    """Have the LoRA layers of peft in a model add their products as they are made, where nothing else is asked."""
     for layer in model.modules():
         if type(layer) is Linear and plain(layer):
             replace(layer, _forward)
@@ -28,17 +28,54 @@ def join_products(model: nn.Module) -> None:
 
 def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
     name = _one_pair(layer)
-    rounded = torch.is_autocast_enabled(given.device.type) and not watched()
-    if more or named or name is None or not (rounded and _unseen(layer.lora_B[name])):
+    rounded = torch.is_autocast_enabled(given.device.type)
+    able = (rounded or given.dtype == torch.float32) and not watched()
+    if more or named or name is None or not (able and _unseen(layer.lora_B[name])):
         return cast(Tensor, type(layer).forward(layer, given, *more, **named))
+    base = cast(nn.Linear, layer.base_layer)
     first, second = cast(nn.Linear, layer.lora_A[name]), cast(nn.Linear, layer.lora_B[name])
-    out: Tensor = layer.base_layer(given)
+    scaling, alone = layer.scaling[name], type(base) is nn.Linear and _unseen(base)
+    whole = alone and not rounded and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
+    if whole and _constant(base, given.dtype) and given.dtype == first.weight.dtype == second.weight.dtype:
+        pair = first.weight, second.weight
+        return cast(Tensor, _Whole.apply(given, base.weight, base.bias, *pair, scaling))  # type: ignore[no-untyped-call]
+    out: Tensor = base(given)
     small: Tensor = first(layer.lora_dropout[name](given))
     if out.dtype != small.dtype:  # a base that is not rounded
-        return (out + second(small) * layer.scaling[name]).to(out.dtype)
-    alone = type(layer.base_layer) is nn.Linear and _unseen(layer.base_layer)
+        return (out + second(small) * scaling).to(out.dtype)
     weight = second.weight.to(small.dtype)
-    return cast(Tensor, _Sum.apply(out if alone else out.clone(), small, weight, layer.scaling[name]))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Sum.apply(out if alone else out.clone(), small, weight, scaling))  # type: ignore[no-untyped-call]
+
+
+class _Whole(torch.autograd.Function):
+    """`given base^T + bias + scaling given first^T second^T` for a constant base; gradients add up as products are made, too.
+
+    `given [.., inputs]`, `base [outputs, inputs]`, `first [rank, inputs]`, `second [outputs, rank]`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, given: Tensor, base: Tensor, bias: Tensor | None, first: Tensor, second: Tensor, scaling: float
+    ) -> Tensor:
+        rows = given.reshape(-1, given.shape[-1])
+        small = rows @ first.T
+        out = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
+        out.addmm_(small, second.T, alpha=scaling)
+        ctx.save_for_backward(rows, base, first, second, small)
+        ctx.scaling = scaling
+        return out.view(*given.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
+        rows, base, first, second, small = ctx.saved_tensors
+        by_rows = by_out.reshape(-1, by_out.shape[-1])
+        by_small = (by_rows @ second).mul_(ctx.scaling)
+        by_given = (by_rows @ base).addmm_(by_small, first) if ctx.needs_input_grad[0] else None
+        by_first = by_small.T @ rows if ctx.needs_input_grad[3] else None
+        by_second = (by_rows.T @ small).mul_(ctx.scaling) if ctx.needs_input_grad[4] else None
+        shaped = by_given if by_given is None else by_given.view(*by_out.shape[:-1], -1)
+        return shaped, None, None, by_first, by_second, None
 
 
 class _Sum(torch.autograd.Function):
@@ -69,6 +106,11 @@ def _one_pair(layer: Linear) -> str | None:
     (name,) = layer.active_adapters
     other = name in layer.lora_variant or layer.lora_bias.get(name)
     return name if name in layer.lora_A and not other else None
+
+
+def _constant(layer: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether the parameters of a layer are of a precision and do not train."""
+    return all(part.dtype == dtype and not part.requires_grad for part in layer.parameters())
 
 
 def _unseen(layer: nn.Module) -> bool:
