@@ -46,6 +46,14 @@ def measure(out: report.Report, quick: bool) -> None:
             out.check(name, round(many[policy] / many["trl"], 3), at_most=MOST)
 
 
+def at_32k(out: report.Report, _quick: bool) -> None:
+    """Compare at 32k tokens in the faster precision alone, which takes a quarter of an hour."""
+    precision = precision_probe.trial(512).precision
+    peaks = _compare(out, 32, precision, report.matmul_rate(precision))
+    for policy in POLICIES:
+        out.check(f"{precision}, 32k tokens, {policy}: Gym / TRL, peak", round(peaks[policy] / peaks["trl"], 3), MOST)
+
+
 def longest(out: report.Report, _quick: bool) -> None:
     """Run a step of Gym alone over 128k tokens, which takes an hour or so: attention is 16 times that of 32k."""
     precision = precision_probe.trial(512).precision
@@ -115,4 +123,4 @@ def _flops(tokens: int) -> float:
 
 
 if __name__ == "__main__":
-    report.main(measure, __doc__ or "", longest=longest)
+    report.main(measure, __doc__ or "", at_32k=at_32k, longest=longest)
