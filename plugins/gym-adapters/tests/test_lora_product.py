@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_adapters import LoRA
+from gym_torch.model.gradient_checkpointing import recompute_layers
 
 BF16 = {"device_type": "cpu", "dtype": torch.bfloat16}
 
@@ -75,6 +76,46 @@ def test_in_float64_it_is_peft_to_the_last_bit(layer: Any) -> None:
     layer.double()
     theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
     assert all(map(torch.equal, passed(layer, layer, given), passed(layer, theirs, given)))
+
+
+@pytest.mark.parametrize("policy", [True, "selective", "tiled", "offload"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "fp32"])
+def test_whatever_is_computed_again_the_gradients_are_the_same(
+    bench: Any, policy: Any, dropout: float, autocast: bool
+) -> None:
+    """What was kept for the second pass must be what the first one had."""
+    tokens = torch.arange(18).view(2, 9)
+
+    def gradients(recomputed: Any) -> Tensor:
+        model = bench.base()
+        LoRA(rank=4, dropout=dropout).build(model=model, seed=0)
+        draws = torch.Generator().manual_seed(1)
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        for weight in trained:
+            weight.data = torch.randn(weight.shape, generator=draws) / 10
+        recompute_layers(model.train(), recomputed)
+        torch.manual_seed(2)
+        with torch.autocast(**BF16, enabled=autocast):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        return torch.cat([weight.grad.flatten() for weight in trained])
+
+    found, wanted = gradients(policy), gradients(False)
+    # `tiled` draws dropout slice by slice.
+    assert float((found - wanted).norm() / wanted.norm()) < (
+        0.5 if dropout and policy in ("tiled", "offload") else 1e-6
+    )
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (3, 1, 2)], ids=str)
+def test_what_comes_out_may_be_changed_in_place(layer: Any, shape: tuple[int, ...]) -> None:
+    """As models do that clip queries and keys; a row may also be empty."""
+    given = torch.randn(*shape, layer.in_features)
+    theirs = lambda given: type(layer).forward(layer, given).clamp_(-0.1, 0.1)  # noqa: E731
+    found, wanted = passed(layer, lambda given: layer(given).clamp_(-0.1, 0.1), given), passed(layer, theirs, given)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("part", ["base_layer", "lora_A.default", "lora_B.default"])

@@ -13,6 +13,7 @@ import torch
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gym_torch.model.kernel_trials import watched
 from gym_torch.model.patched_forward import plain, replace
@@ -28,15 +29,16 @@ def join_products(model: nn.Module) -> None:
 
 def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
     name = _one_pair(layer)
-    rounded = torch.is_autocast_enabled(given.device.type)
-    able = (rounded or given.dtype == torch.float32) and not watched()
-    if more or named or name is None or not (able and _unseen(layer.lora_B[name])):
+    if more or named or name is None or watched() or not _unseen(layer.lora_B[name]):
         return cast(Tensor, type(layer).forward(layer, given, *more, **named))
     base = cast(nn.Linear, layer.base_layer)
     first, second = cast(nn.Linear, layer.lora_A[name]), cast(nn.Linear, layer.lora_B[name])
+    rounded = torch.is_autocast_enabled(given.device.type)
+    if not rounded and {given.dtype, first.weight.dtype, second.weight.dtype} != {torch.float32}:
+        return cast(Tensor, type(layer).forward(layer, given))
     scaling, alone = layer.scaling[name], type(base) is nn.Linear and _unseen(base)
     whole = alone and not rounded and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
-    if whole and _constant(base, given.dtype) and given.dtype == first.weight.dtype == second.weight.dtype:
+    if whole and _constant(base, given.dtype):
         pair = first.weight, second.weight
         return cast(Tensor, _Whole.apply(given, base.weight, base.bias, *pair, scaling))  # type: ignore[no-untyped-call]
     out: Tensor = base(given)
@@ -47,10 +49,21 @@ def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
     return cast(Tensor, _Sum.apply(out if alone else out.clone(), small, weight, scaling))  # type: ignore[no-untyped-call]
 
 
+def _add(out: Tensor, left: Tensor, right: Tensor, scaling: float) -> Tensor:
+    """Return `out + scaling left right`, in the place of `out` unless somebody keeps what operations give.
+
+    Selective recomputation does: it hands the product that it kept to the second pass, which would add to it once more.
+    """
+    if _get_current_dispatch_mode() is not None:
+        return torch.addmm(out, left, right, alpha=scaling)
+    return out.addmm_(left, right, alpha=scaling)
+
+
 class _Whole(torch.autograd.Function):
     """`given base^T + bias + scaling given first^T second^T` for a constant base; gradients add up as products are made, too.
 
-    `given [.., inputs]`, `base [outputs, inputs]`, `first [rank, inputs]`, `second [outputs, rank]`.
+    `given [.., inputs]`, `base [outputs, inputs]`, `first [rank, inputs]`, `second [outputs, rank]`. What comes out is no view:
+    some models clamp it in place.
     """
 
     @staticmethod
@@ -59,23 +72,28 @@ class _Whole(torch.autograd.Function):
     ) -> Tensor:
         rows = given.reshape(-1, given.shape[-1])
         small = rows @ first.T
-        out = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
-        out.addmm_(small, second.T, alpha=scaling)
-        ctx.save_for_backward(rows, base, first, second, small)
-        ctx.scaling = scaling
-        return out.view(*given.shape[:-1], -1)
+        product = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
+        out = _add(product, small, second.T, scaling)
+        ctx.save_for_backward(
+            base, first, second, rows if ctx.needs_input_grad[3] else None, small if ctx.needs_input_grad[4] else None
+        )
+        ctx.scaling, ctx.shape = scaling, given.shape
+        found: Tensor = torch.ops.aten._unsafe_view(out, [*given.shape[:-1], len(base)])
+        return found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
-        rows, base, first, second, small = ctx.saved_tensors
-        by_rows = by_out.reshape(-1, by_out.shape[-1])
-        by_small = (by_rows @ second).mul_(ctx.scaling)
-        by_given = (by_rows @ base).addmm_(by_small, first) if ctx.needs_input_grad[0] else None
-        by_first = by_small.T @ rows if ctx.needs_input_grad[3] else None
-        by_second = (by_rows.T @ small).mul_(ctx.scaling) if ctx.needs_input_grad[4] else None
-        shaped = by_given if by_given is None else by_given.view(*by_out.shape[:-1], -1)
-        return shaped, None, None, by_first, by_second, None
+        base, first, second, rows, small = ctx.saved_tensors
+        with torch.autocast(by_out.device.type, enabled=False):
+            by_rows = by_out.reshape(-1, len(base))
+            by_small = (by_rows @ second) * ctx.scaling
+            by_given = None
+            if ctx.needs_input_grad[0]:
+                by_given = _add(by_rows @ base, by_small, first, 1.0).view(ctx.shape)
+            by_first = None if rows is None else by_small.T @ rows
+            by_second = None if small is None else (by_rows.T @ small) * ctx.scaling
+        return by_given, None, None, by_first, by_second, None
 
 
 class _Sum(torch.autograd.Function):
@@ -85,8 +103,12 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, out: Tensor, small: Tensor, weight: Tensor, scaling: float) -> Tensor:
         ctx.save_for_backward(small, weight)
         ctx.scaling = scaling
+        rows = out.view(-1, len(weight))
+        found = _add(rows, small.reshape(-1, small.shape[-1]), weight.T, scaling)
+        if found is not rows:
+            other: Tensor = torch.ops.aten._unsafe_view(found, out.shape)
+            return other
         ctx.mark_dirty(out)
-        out.view(-1, out.shape[-1]).addmm_(small.reshape(-1, small.shape[-1]), weight.T, alpha=scaling)
         return out
 
     @staticmethod
