@@ -120,6 +120,20 @@ def test_large_scores_stay_finite(built):
         assert float((found.double() - true).norm()) <= 2e-2 * float(true.norm())
 
 
+def test_large_scores_keep_their_digits(built):
+    """Weights of forward and backward are rounded alike: the normalizer of one must fit the scores of the other."""
+    kernel, dtype = built
+    *given, by_out = drawn((150, 60, 33), (4, 2), 64, dtype)
+    given, spans, scores = (30 * given[0], 30 * given[1], given[2], by_out), Spans((150, 60, 33)), Scores(0.125)
+    wanted, own = exact(given, spans, scores), attended(kernel, given, spans, scores)
+    *leaves, _ = (part.detach().requires_grad_() for part in given)
+    out = segment_attention.piecewise(*leaves, spans, scores)
+    theirs = [out.detach(), *torch.autograd.grad(out, leaves, by_out)]
+    for found, other, true in zip(own, theirs, wanted, strict=True):
+        off = [float((part.double() - true).norm() / true.norm()) for part in (found, other)]
+        assert off[0] < 2 * off[1], off
+
+
 def test_a_number_that_is_not_finite_is_not_hidden(built):
     kernel, dtype = built
     query, key, value, gradient = drawn((40, 30), (2, 1), 16, dtype)

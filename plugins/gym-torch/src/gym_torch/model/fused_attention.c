@@ -345,6 +345,19 @@ static int next(const Row *row, Block *block) {
     }
 }
 
+/* The same number. What is subtracted from it is not made one operation with the product that it comes from: that rounds in another
+ * place than the pass did which found the normalizer, and weights of large scores would not sum to 1. */
+static inline Floats rounded_now(Floats x) {
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(x));
+#elif defined(__AVX__)
+    __asm__("" : "+x"(x));
+#else
+    __asm__("" : "+m"(x));
+#endif
+    return x;
+}
+
 /* A score to the base of 2, and what a change of it counts behind the cap. */
 static inline Floats capped(const Row *row, Floats product, Floats *slope) {
     Floats score = product * row->scale;
@@ -353,7 +366,7 @@ static inline Floats capped(const Row *row, Floats product, Floats *slope) {
         Floats t = tanh2(score * (2.88539008f / row->cap));
         score = t * row->cap, *slope = 1 - t * t;
     }
-    return score * 1.44269504f;
+    return rounded_now(score * 1.44269504f);
 }
 
 static void forward(const Row *row, Scratch *s, Int tree, Int kv_head) {
