@@ -102,12 +102,13 @@ def test_torch_works_where_no_kernel_pays(tmp_path):
 
 
 @pytest.mark.parametrize("before", ["", "fast", "of another machine"])
-def test_a_resumed_run_computes_as_it_began(tmp_path, before):
+def test_a_resumed_run_computes_as_it_began(tmp_path, before, capsys):
     """Whatever a new trial would say, for that may be another one's machine or hour."""
     make_run(tmp_path, tmp_path / "run").record.update(made={"silu of 16": before})
     choices = Choices("made", lambda: [library("fast", broken)])
     with choices.kept(make_run(tmp_path, tmp_path / "run")):
         assert chosen(choices) is (broken if before == "fast" else None)
+    assert ("of another machine, which is not here" in capsys.readouterr().err) == (before == "of another machine")
 
 
 def test_nothing_is_asked_of_a_kernel_where_something_transforms_what_is_computed():

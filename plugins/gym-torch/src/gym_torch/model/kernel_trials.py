@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from gym_core import Run
+from gym_torch.console import warn
 from gym_torch.model.kernel_functions import KernelFunctions
 from gym_torch.model.precision_probe import milliseconds, remembered
 
@@ -128,6 +129,10 @@ class Choices:
         self._run, self._libraries = run, tuple(libraries)
         self._known = dict(run.record.read().get(self._record, {})) if run.resuming else {}
         self._tried = {}
+        for gone in sorted({*self._known.values()} - {"", *(each.name for each in self.kernels())}):
+            warn(
+                f"this run began with the kernel {gone}, which is not here: torch computes what it did, with other last digits"
+            )
         try:
             yield
         finally:
