@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 from transformers import PreTrainedModel
 
+from gym_torch.model import cached_attention, few_row_products
+
 PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 5, 2, 9, 4)]
+
+
+@pytest.fixture(params=[False, True], ids=["by torch", "by kernels"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Decode by torch, or by the kernels of the engine whatever a trial says."""
+    both = cached_attention.CHOICES, few_row_products.CHOICES
+    for each in both:
+        each.always = request.param
+    yield request.param
+    for each in both:
+        each.always = None
 
 
 @dataclass(frozen=True)

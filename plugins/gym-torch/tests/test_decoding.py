@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
-from gym_torch_decoding import PROMPTS, BareTokenizer
+from gym_torch_decoding import PROMPTS, BareTokenizer, kernels
 from torch import Tensor
 
 from gym_testkit.architectures import ready
@@ -12,6 +13,9 @@ from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.prefix_cache import BLOCK, PrefixCache
 from gym_torch.generation.sampling import SamplingOptions
+
+__all__ = ["kernels"]
+pytestmark = pytest.mark.usefixtures("kernels")
 
 LONG = [(7 * place) % 47 + 3 for place in range(3 * BLOCK + 5)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gym_torch_decoding import PROMPTS
+from gym_torch_decoding import PROMPTS, kernels
 from torch import Tensor
 
 from gym_testkit.architectures import VOCABULARY, ready
@@ -14,6 +14,9 @@ from gym_torch.generation.drafts import MOST, WORDS, Drafts
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import SamplingOptions
+
+__all__ = ["kernels"]
+pytestmark = pytest.mark.usefixtures("kernels")
 
 TEXT = [3 + (7 * place) % 23 for place in range(40)]
 

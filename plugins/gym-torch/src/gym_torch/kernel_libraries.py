@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from gym_core import Run
@@ -12,7 +12,7 @@ from gym_data.provenance import identity
 from gym_optim.promises import promised
 from gym_torch.console import warn
 from gym_torch.kinds import KernelLibrary, TorchBackend
-from gym_torch.model import fused_attention, fused_modules
+from gym_torch.model import cached_attention, few_row_products, fused_attention, fused_modules
 from gym_torch.model.kernel_functions import KernelFunctions
 
 
@@ -23,7 +23,9 @@ def in_use(run: Run) -> Iterator[None]:
     named = backend.kernel_libraries() if isinstance(backend, TorchBackend) else ()
     found = [opened(each) for each in named]
     libraries = [each for each in found if each]
-    with fused_attention.CHOICES.kept(run, libraries), fused_modules.CHOICES.kept(run, libraries):
+    with ExitStack() as stack:
+        for part in (fused_attention, fused_modules, few_row_products, cached_attention):
+            stack.enter_context(part.CHOICES.kept(run, libraries))
         yield
 
 

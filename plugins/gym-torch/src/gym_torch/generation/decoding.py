@@ -7,7 +7,7 @@ Identical prompts that enter together are computed once, and the beginning of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,11 +17,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.generation.cache_support import Way
-from gym_torch.generation.drafts import MOST, Drafts
-from gym_torch.generation.kv_cache import RowCache, fill
-from gym_torch.generation.passes import run_tokens
+from gym_torch.generation.drafts import MOST
+from gym_torch.generation.kept_rows import Around, KeptRows, PaddedRows, Passes
+from gym_torch.generation.kv_cache import fill
 from gym_torch.generation.prefill import Begun, parts
 from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.ragged_rows import RaggedRows, kernel_for
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
 from gym_torch.generation.shared_prefixes import Shared
 from gym_torch.generation.uncached import following
@@ -30,7 +31,6 @@ from gym_torch.model.layout_support import in_small
 from gym_torch.model.log_probs import head_of
 
 _Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
-Around = Callable[[list[Hashable]], AbstractContextManager[None]]
 Following = Callable[[Sequence[Sequence[int]]], Tensor]
 
 
@@ -76,8 +76,8 @@ class Row:
         return not made.finished and len(made.tokens) < self.limit
 
 
-def extend(rows: Sequence[Row], logits: Tensor) -> tuple[Tensor, list[bool]]:
-    """Choose a token for each row by its logits `[rows, vocabulary]`; return them `[rows]`, and which rows go on."""
+def extend(rows: Sequence[Row], logits: Tensor) -> list[bool]:
+    """Choose a token for each row by its logits `[rows, vocabulary]`; return which rows go on."""
     chosen, log_probs = choose_rows(
         logits,
         [row.sampling for row in rows],
@@ -88,8 +88,7 @@ def extend(rows: Sequence[Row], logits: Tensor) -> tuple[Tensor, list[bool]]:
     for at, row in enumerate(rows):
         if row.alternatives is not None:
             row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
-    going = [row.took(*each) for row, *each in zip(rows, tokens, log_probs.tolist(), strict=True)]
-    return chosen, going
+    return [row.took(*each) for row, *each in zip(rows, tokens, log_probs.tolist(), strict=True)]
 
 
 class Decoding:
@@ -116,22 +115,20 @@ class Decoding:
             around: makes the context of each forward pass, given the keys of its rows.
             shared: keeps prompts once that several rows continue; not together with `prefixes`.
             prefixes: has beginnings of prompts, and is given those of all rows that have a scope.
-            guesses: most tokens that are guessed at once for a row that is alone.
+            guesses: most tokens that are guessed at once for a row.
 
         """
         self.model = model
         self.rows: list[Row] = []
         self._routers = routers
-        self._shared = shared
         self._prefixes = prefixes if way.cached and routers is None else None
         self._around = around or (lambda keys: nullcontext())
         self._one_by_one = around is not None
-        self._lengths: list[int] = []  # tokens in the cache
-        self._last = torch.empty(0, dtype=torch.long, device=model.device)  # chosen last, not in the cache yet
-        self._cache = RowCache()
-        self._guesses = guesses
-        self._drafts: Drafts | None = None  # of the row that is alone
-        self._run = partial(run_tokens, model, routers)
+        self._passes = Passes(model, routers, self._around)
+        attend = kernel_for(model, way)
+        self._kept: KeptRows = (
+            RaggedRows(self._passes, attend, guesses) if attend else PaddedRows(self._passes, shared, guesses)
+        )
         self._following: Following | None = None if way.cached else self._without_cache(longest)
 
     @torch.no_grad()
@@ -139,9 +136,7 @@ class Decoding:
         """Run the prompts of new rows, each distinct one once, and choose a token for each; return them in any order."""
         if self._following:
             self.rows += rows
-            self._lengths += [0] * len(rows)
-            self._last = torch.cat([self._last, self._last.new_zeros(len(rows))])
-            return self._chosen(self._whole(self.rows[len(self.rows) - len(rows) :]))
+            return self._chosen(self._whole(rows))
         return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left, self.model.device.type)]))
 
     @torch.no_grad()
@@ -156,8 +151,7 @@ class Decoding:
         """Compute so many more tokens of a prompt, fewer than are left, beside the rows in flight."""
         key, _, text = begun.rows[0].text
         tokens = torch.tensor([text[begun.done : begun.done + count]], device=self.model.device)
-        with self._around([key]):
-            self._run(tokens, [begun.done + count], begun.cache)
+        self._passes.run([key], tokens, [begun.done + count], begun.cache)
         begun.done += count
 
     @torch.no_grad()
@@ -167,38 +161,43 @@ class Decoding:
 
     @torch.no_grad()
     def step(self) -> Sequence[Row]:
-        """Choose a token for every row; return them all. Those that it ends have left."""
-        return self._chosen(self._whole(self.rows) if self._following else self._next())
+        """Choose a token for every row, or for some while others wait; return those. Those that it ends have left."""
+        if self._following:
+            return self._chosen(self._whole(self.rows))
+        places, logits, routed = self._kept.step(self.rows)
+        for place, experts in zip(places, () if routed is None else routed, strict=False):
+            self.rows[place].completion.routed.append(experts)
+        return self._chosen(logits, places)
 
     def drop(self, rows: Collection[Row]) -> None:
         """Let rows go, and what they hold in memory; those that left already are left alone."""
         gone = set(map(id, rows))
         self._keep([at for at, row in enumerate(self.rows) if id(row) not in gone])
 
-    def _chosen(self, logits: Tensor) -> list[Row]:
-        """Choose a token for the last rows, one for each row of logits `[rows, vocabulary]`; drop those that it ends."""
-        old = len(self.rows) - len(logits)
-        rows = self.rows[old:]
-        self._last[old:], going = extend(rows, logits)
-        self._keep([*range(old), *(at for at, goes in enumerate(going, old) if goes)])
+    def _chosen(self, logits: Tensor, places: Sequence[int] | None = None) -> list[Row]:
+        """Choose a token for some rows, the last ones by default, by logits `[rows, vocabulary]`; drop those that it ends."""
+        count = len(self.rows)
+        places = range(count - len(logits), count) if places is None else places
+        rows = [self.rows[place] for place in places]
+        over = {place for place, goes in zip(places, extend(rows, logits), strict=True) if not goes}
+        self._keep([place for place in range(count) if place not in over])
         return rows
 
     def _keep(self, rows: list[int]) -> None:
-        """Drop all other rows, and the columns that only they used."""
+        """Drop all other rows, and what only they used."""
         if len(rows) == len(self.rows):
             return
-        self._forget_drafts()
-        if self._prefixes is not None:
-            for at in set(range(len(self.rows))) - set(rows):
-                row = self.rows[at]
-                self._prefixes.put(row.scope, [*row.prompt, *row.completion.tokens], self._cache, at, self._lengths[at])
+        for at in set(range(len(self.rows))) - set(rows):
+            self._remember(at, [*self.rows[at].prompt, *self.rows[at].completion.tokens])
         order = fill(rows)
         self.rows = [self.rows[row] for row in order]
-        self._lengths = [self._lengths[row] for row in order]
-        self._last = self._last[order]
-        self._cache.keep(order, max(self._lengths, default=0))
-        if self._shared:
-            self._shared.keep(order)
+        if not self._following:
+            self._kept.keep(order)
+
+    def _remember(self, at: int, tokens: Sequence[int]) -> None:
+        """Give the prefix cache what there is of a row, the text of which begins with these tokens."""
+        if self._prefixes is not None and self.rows[at].scope is not None:
+            self._prefixes.put(self.rows[at].scope, tokens, self._kept.text(at))
 
     def _without_cache(self, longest: int) -> Following:
         """Return what gives the logits that follow texts without a cache."""
@@ -226,24 +225,18 @@ class Decoding:
         device = self.model.device
         tokens = torch.tensor([(0,) * (width - len(text)) + text[-width:] for text in texts], device=device)
         cache = begun.cache if begun else self._beginnings(numbers, max(map(len, texts)) - width, width)
-        with self._around(keys):
-            logits, routed = self._run(tokens, list(map(len, texts)), cache)
+        lengths = list(map(len, texts))
+        logits, routed = self._passes.run(keys, tokens, lengths, cache)
         if routed is not None:
             own = [experts[width - len(text) :].clone() for experts, text in zip(routed, texts, strict=True)]
             for row in rows:
                 row.completion.routed.append(own[numbers[row.text]])
-        places = torch.tensor([numbers[row.text] for row in rows], device=device)
-        self._forget_drafts()
-        if self._shared:
-            self._shared.take(cache, list(map(len, texts)), places.tolist())
-        self._cache.append(cache, places)
+        places = [numbers[row.text] for row in rows]
+        self._kept.append(cache, lengths, places)
         self.rows += rows
-        self._lengths += [0 if self._shared else len(row.prompt) for row in rows]
-        self._last = torch.cat([self._last, places])
-        if self._prefixes is not None:
-            for at, row in enumerate(rows, len(self.rows) - len(rows)):
-                self._prefixes.put(row.scope, row.prompt, self._cache, at, len(row.prompt))
-        return logits[places]
+        for at, row in enumerate(rows, len(self.rows) - len(rows)):
+            self._remember(at, row.prompt)
+        return logits if places == list(range(len(texts))) else logits[places]
 
     def _left(self, rows: Sequence[Row]) -> int:
         """Return how many last tokens of each prompt are computed: as many for all, so that no row has a hole."""
@@ -264,36 +257,3 @@ class Decoding:
             for layer, (keys, values) in enumerate(self._prefixes.take(asked)):
                 cache.update(keys, values, layer)
         return cache
-
-    def _next(self) -> Tensor:
-        """Run the tokens chosen last; return the logits `[rows, vocabulary]` that follow."""
-        self._lengths = [length + 1 for length in self._lengths]
-        if len(self.rows) == 1 and self._routers is None and self._shared is None:
-            return self._alone(self.rows[0])
-        with self._around([row.key for row in self.rows]):
-            logits, routed = self._run(self._last[:, None], self._lengths, self._cache, self._shared)
-        if routed is not None:
-            for row, experts in zip(self.rows, routed, strict=True):
-                row.completion.routed.append(experts)
-        return logits
-
-    def _alone(self, row: Row) -> Tensor:
-        """Run the token that a row chose last, and guesses at what follows it; return the logits `[1, vocabulary]` after it."""
-        drafts = self._drafts = self._drafts or Drafts(self._guesses)
-        text = [*row.prompt, *row.completion.tokens]
-        known = drafts.follows(text[-1])
-        if known is not None:
-            return known
-        self._cache.take_back(drafts.forget())
-        guessed = drafts.guess(text, row.limit - len(row.completion.tokens) - 1)
-        tokens = torch.tensor([[text[-1], *guessed]], device=self.model.device)
-        with self._around([row.key]):
-            logits, _ = self._run(tokens, [self._lengths[0] + len(guessed)], self._cache, keep=len(guessed) + 1)
-        drafts.tokens, drafts.logits = guessed, list(logits[1:, None])
-        return logits[:1]
-
-    def _forget_drafts(self) -> None:
-        """Take guesses out of the cache, for who is alone changes."""
-        if self._drafts:
-            self._cache.take_back(self._drafts.forget())
-        self._drafts = None

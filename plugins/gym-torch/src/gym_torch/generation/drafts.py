@@ -13,6 +13,12 @@ from torch import Tensor
 
 WORDS = 3  #: tokens that must have stood before, in this order
 MOST = 12  #: tokens guessed at once
+ROOM = 64  #: tokens of a pass up to which it takes little longer with guesses than without
+
+
+def most_guesses(rows: int, most: int) -> int:
+    """Return how many tokens to guess for each of some rows in flight: with many rows a pass costs what its tokens cost."""
+    return min(most, ROOM // rows - 1)
 
 
 class Drafts:

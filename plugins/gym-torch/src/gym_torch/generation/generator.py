@@ -17,8 +17,9 @@ from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.generation.cache_support import Way, way_of
 from gym_torch.generation.cast_once import cast_once
-from gym_torch.generation.decoding import Around, Completion, Decoding, Row
+from gym_torch.generation.decoding import Completion, Decoding, Row
 from gym_torch.generation.drafts import MOST
+from gym_torch.generation.kept_rows import Around
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
 from gym_torch.model.expert_routing import Routers
@@ -51,7 +52,7 @@ class Generator:
             max_batch: most rows in one forward pass.
             routers: those of the model, where the experts of every token are to be recorded.
             way: how the model can be decoded; by default found out for the longest text of each call.
-            guesses: most tokens that are guessed at once for a row that is alone, which changes no answer.
+            guesses: most tokens that are guessed at once for a row, which changes no answer.
 
         """
         fuse(model)
@@ -136,9 +137,11 @@ class Generator:
                     batch.step()
 
 
-def decode_batch(model: PreTrainedModel, prompts: list[list[int]], count: int) -> list[tuple[list[int], list[float]]]:
+def decode_batch(
+    model: PreTrainedModel, prompts: list[list[int]], count: int, way: Way
+) -> list[tuple[list[int], list[float]]]:
     """Continue prompts with a cache, for the trial whether that is right."""
-    made = Generator(model, None, way=Way(True, True)).generate(prompts, count, stop_ids=())
+    made = Generator(model, None, way=way).generate(prompts, count, stop_ids=())
     return [(completion.tokens, completion.log_probs) for completion in made]
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gym_torch.generation.kv_cache import RowCache
-
 BLOCK = 16  #: tokens of a block; what is kept of a prompt is a multiple of it
 
 
@@ -56,15 +54,15 @@ class PrefixCache:
         keys, values = whole.chunk(2)
         return list(zip(keys, values, strict=True))
 
-    def put(self, scope: Hashable, tokens: Sequence[int], cache: RowCache, row: int, length: int) -> None:
-        """Keep what a row of a cache has of the first `length` tokens of a text. A scope that is None keeps nothing."""
-        known = self._found(scope, tokens, length) if scope is not None else []
+    def put(self, scope: Hashable, tokens: Sequence[int], held: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Keep keys and values `[heads, length, head_dim]` of each layer for the first tokens of a text."""
+        layers = [pair[half] for half in range(2) for pair in held]
+        length = layers[0].shape[1]
+        known = self._found(scope, tokens, length)
         start, stop = len(known) * BLOCK, length - length % BLOCK
-        layers = [part[row] for half in ("keys", "values") for part in _parts(cache, half)]
-        if scope is None or start >= stop or len({part.shape for part in layers}) != 1:
+        if start >= stop or len({part.shape for part in layers}) != 1:
             return
-        end = layers[0].shape[1]
-        new = torch.stack([part[:, end - length + start : end - length + stop] for part in layers])
+        new = torch.stack([part[:, start:stop] for part in layers])
         if new.nbytes > self.limit:
             return
         before: Hashable = known[-1].number if known else ("scope", scope)
@@ -94,7 +92,3 @@ class PrefixCache:
         for key in reversed(used):
             self._blocks.move_to_end(key)
         return found
-
-
-def _parts(cache: RowCache, half: str) -> list[Tensor]:
-    return [layer.keys if half == "keys" else layer.values for layer in cache.layers]

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from gym_torch.generation.cache_support import Way
-from gym_torch.generation.decoding import Around, Decoding, Row
+from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.kept_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.model.fused_modules import fuse
 

@@ -26,11 +26,38 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """Where the new tokens of a decoding step are from, and how much is kept of each row. All are int64 on the CPU.
+
+    Tokens of row r are `first[r]` to `first[r + 1]` of the new ones. A row may continue a prompt that others continue too: rows
+    of group g are `members[bounds[g]:bounds[g + 1]]`, and continue prompt `prompt[g]`, or none where that is -1.
+    """
+
+    first: Tensor  #: `[rows + 1]`
+    lengths: Tensor  #: `[rows]`, tokens that are kept of a row, without the new ones and without the prompt
+    members: Tensor  #: `[rows]`
+    bounds: Tensor  #: `[groups + 1]`
+    prompt: Tensor  #: `[groups]`
+    prompt_lengths: Tensor  #: `[prompts]`
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Keys and values of one layer `[rows, heads, held, head_dim]`, and those of prompts `[prompts, heads, width, head_dim]`."""
+
+    keys: Tensor
+    values: Tensor
+    prompt_keys: Tensor
+    prompt_values: Tensor
+    places: Places
+
+
+@dataclass(frozen=True, eq=False)
 class KernelFunctions:
     """What a library of kernels computes; None is what it leaves to others.
 
-    All but `label_scores` are differentiable once, and change none of their inputs. Numbers that are not finite come out where
-    the definition has them.
+    All but `label_scores`, `product` and `cached_attention` are differentiable once, and change none of their inputs. Numbers
+    that are not finite come out where the definition has them.
     """
 
     name: str  #: as `run.json` says it, such as `liger 0.8.5`
@@ -50,6 +77,12 @@ class KernelFunctions:
     label_scores: Callable[[Tensor, Tensor, bool], Tensor] | None = None
     """`(logits, labels, residual)`: `log p(label)` `[rows]` in fp32 for contiguous logits `[rows, vocabulary]`, which are
     overwritten with `p - 1` if `residual`; without a derivative. A label outside the vocabulary is an error, or scores NaN."""
+    product: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    """`(given, weight, bias)`: `given weight^T + bias` of few rows, `[..., inputs]` by `[outputs, inputs]`; no derivative."""
+    cached_attention: Callable[[Tensor, Tensor, Tensor, Kept, Scores], Tensor] | None = None
+    """`(query, key, value, kept, scores)`: causal attention of new tokens, `[tokens, heads, 1, head_dim]` as `query` is, to what
+    is kept of their rows and to each other; keys and values may have fewer heads, and are written behind what is kept. Without
+    a derivative."""
     attention: Callable[[Tensor, Tensor, Tensor, Spans, Scores], Tensor | None] | None = None
     """`(query, key, value, spans, scores)`: causal attention within the segments of a row, `[1, heads, tokens, dim]` as `query`
     is; keys and values, of one shape, may have fewer heads. None where it cannot, as where segments continue others."""

@@ -138,6 +138,15 @@ class Choices:
         finally:
             self._run, self._libraries, self._known, self._tried = before
 
+    @contextmanager
+    def untried(self) -> Iterator[None]:
+        """Let the first kernel work in the block without a trial, where there is one."""
+        before, self.always = self.always, True
+        try:
+            yield
+        finally:
+            self.always = before
+
     def any(self) -> bool:
         """Return whether there is a kernel to ask, and no one compiles, traces or transforms what is computed."""
         return self.always is not False and not watched() and bool(self.kernels())

@@ -26,6 +26,7 @@ from gym_torch.segment_spans import Spans
 
 NAME = "gym_segments"
 Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
+Cached = Callable[[int, Tensor, Tensor, Tensor, Scores], Tensor]
 NO_MASK = torch.empty(1, 1, 0, 0)  #: transformers hands masks of four dimensions on as they are
 
 
@@ -38,6 +39,7 @@ def segment_attention(
     *,
     spans: Spans | None = None,
     shared: Attend | None = None,
+    cached: Cached | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -54,6 +56,8 @@ def segment_attention(
         attention_mask: what `sdpa` would be given; not looked at where there are spans.
         spans: the segments of the row.
         shared: attends in place of all this, given the number of the layer and the scale, where rows share what they continue.
+        cached: attends in place of all this, given the number of the layer and how scores are made, where rows are as long as
+            they are.
         scaling: factor on the scores; `head_dim ** -0.5` by default.
         dropout: probability of dropping a weight.
         sliding_window: most positions back that a token sees, itself included.
@@ -68,6 +72,8 @@ def segment_attention(
 
     """
     rule = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap)
+    if cached is not None:
+        return cached(module.layer_idx, query, key, value, rule).transpose(1, 2), None
     if shared is not None:
         out = shared(module.layer_idx, query, key, value, attention_mask, rule.scale)
     elif spans is not None:

@@ -1,0 +1,138 @@
+"""What rows in flight have in memory, and the passes that add to it. What has one entry a row is in the order of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from gym_torch.generation.drafts import Drafts
+from gym_torch.generation.few_rows import FewRows
+from gym_torch.generation.kv_cache import RowCache
+from gym_torch.generation.passes import run_tokens
+from gym_torch.generation.shared_prefixes import Shared
+from gym_torch.model.expert_routing import Routers
+
+if TYPE_CHECKING:
+    from gym_torch.generation.decoding import Row
+
+Around = Callable[[list[Hashable]], AbstractContextManager[None]]
+
+
+class Following(NamedTuple):
+    """What follows the texts of some rows."""
+
+    rows: list[int]  #: which ones
+    logits: Tensor  #: `[rows, vocabulary]`
+    routed: Tensor | None = None  #: experts of the tokens that were run, `[rows, 1, layers, k]`
+
+
+class KeptRows(Protocol):
+    """Keys and values of rows in flight."""
+
+    def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
+        """Add rows: `places` has for each the number of its text in a cache, aligned at the right, and `lengths` its tokens."""
+        ...
+
+    def step(self, rows: Sequence[Row]) -> Following:
+        """Run the tokens that rows chose last; return what follows some of them. The others wait for a later step."""
+        ...
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Let row i be what was row `rows[i]`."""
+        ...
+
+    def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """Return keys and values `[heads, tokens, head_dim]` of each layer for all that a row has but the token chosen last."""
+        ...
+
+
+class Passes:
+    """Passes of a model over tokens of rows, each within what their keys ask for."""
+
+    def __init__(self, model: PreTrainedModel, routers: Routers | None, around: Around) -> None:
+        """Record experts where there are routers."""
+        self.model, self.routers, self.around = model, routers, around
+        self.few_rows = FewRows(model)
+
+    def run(
+        self,
+        keys: list[Hashable],
+        tokens: Tensor,
+        lengths: list[int],
+        cache: Cache,
+        shared: Shared | None = None,
+        keep: int = 1,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run tokens `[rows, new]` as `gym_torch.generation.passes.run_tokens` does."""
+        with self.around(keys), self.few_rows:
+            return run_tokens(self.model, self.routers, tokens, lengths, cache, shared, keep)
+
+
+class PaddedRows:
+    """Rows in a rectangle, aligned at the right: for every model whose cache has rows that do not depend on each other."""
+
+    def __init__(self, passes: Passes, shared: Shared | None, guesses: int) -> None:
+        """Begin without rows; a row that is alone is given so many guesses."""
+        self._passes, self._shared, self._guesses = passes, shared, guesses
+        self._lengths: list[int] = []  # tokens in the cache
+        self._cache = RowCache()
+        self._drafts: Drafts | None = None  # of the row that is alone
+
+    def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
+        """Add rows, as `KeptRows.append` does."""
+        self._forget_drafts()
+        if self._shared:
+            self._shared.take(cache, lengths, places)
+        self._cache.append(cache, torch.tensor(places, device=self._passes.model.device))
+        self._lengths += [0 if self._shared else lengths[place] for place in places]
+
+    def step(self, rows: Sequence[Row]) -> Following:
+        """Run a token of each row."""
+        self._lengths = [length + 1 for length in self._lengths]
+        if len(rows) == 1 and self._passes.routers is None and self._shared is None:
+            return Following([0], self._alone(rows[0]))
+        last = [[row.completion.tokens[-1]] for row in rows]
+        tokens = torch.tensor(last, device=self._passes.model.device)
+        keys = [row.key for row in rows]
+        return Following(
+            list(range(len(rows))), *self._passes.run(keys, tokens, self._lengths, self._cache, self._shared)
+        )
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop other rows, and the columns that only they used."""
+        self._forget_drafts()
+        self._lengths = [self._lengths[row] for row in rows]
+        self._cache.keep(rows, max(self._lengths, default=0))
+        if self._shared:
+            self._shared.keep(rows)
+
+    def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """Return what a row has, as `KeptRows.text` does."""
+        start = self._cache.get_seq_length() - self._lengths[row]
+        return [(layer.keys[row, :, start:], layer.values[row, :, start:]) for layer in self._cache.layers]
+
+    def _alone(self, row: Row) -> Tensor:
+        """Run the token that a row chose last, and guesses at what follows it; return the logits `[1, vocabulary]` after it."""
+        drafts = self._drafts = self._drafts or Drafts(self._guesses)
+        text = [*row.prompt, *row.completion.tokens]
+        known = drafts.follows(text[-1])
+        if known is not None:
+            return known
+        self._cache.take_back(drafts.forget())
+        guessed = drafts.guess(text, row.limit - len(row.completion.tokens) - 1)
+        tokens = torch.tensor([[text[-1], *guessed]], device=self._passes.model.device)
+        lengths = [self._lengths[0] + len(guessed)]
+        logits, _ = self._passes.run([row.key], tokens, lengths, self._cache, keep=len(guessed) + 1)
+        drafts.tokens, drafts.logits = guessed, list(logits[1:, None])
+        return logits[:1]
+
+    def _forget_drafts(self) -> None:
+        """Take guesses out of the cache, for who is alone changes."""
+        if self._drafts:
+            self._cache.take_back(self._drafts.forget())
+        self._drafts = None

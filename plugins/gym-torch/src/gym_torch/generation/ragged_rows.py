@@ -1,0 +1,141 @@
+"""Rows that are as long as they are: a pass has the new tokens of all rows one below the other, and no column that is empty.
+
+Attention is the kernel's (`gym_torch.model.cached_attention`): it writes down new keys and values, reads of each row what it
+has, and a prompt that several rows continue once for all of them. So each row may be given guesses at what it says next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from gym_torch.generation.cache_support import Way
+from gym_torch.generation.drafts import Drafts, most_guesses
+from gym_torch.generation.kept_rows import Following, Passes
+from gym_torch.generation.ragged_cache import RaggedCache
+from gym_torch.model import cached_attention
+from gym_torch.model.cached_attention import CachedAttention, places_of
+from gym_torch.model.kernel_functions import Kept, Places, Scores
+from gym_torch.model.segment_attention import NAME, NO_MASK
+
+if TYPE_CHECKING:
+    from gym_torch.generation.decoding import Row
+
+
+def kernel_for(model: PreTrainedModel, way: Way) -> CachedAttention | None:
+    """Return what attends to rows of a model that are as long as they are; None where they lie in a rectangle."""
+    plain = model.device.type == "cpu" and model.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if not way.ragged or not plain:
+        return None
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return cached_attention.chosen(heads, kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads)
+
+
+class RaggedRows:
+    """Keys and values of rows, and their guesses."""
+
+    def __init__(self, passes: Passes, attend: CachedAttention, guesses: int) -> None:
+        """Begin without rows."""
+        self._passes, self._attend, self._guesses = passes, attend, guesses
+        self._cache = RaggedCache()
+        self._drafts: list[Drafts] = []
+
+    def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
+        """Add rows, as `KeptRows.append` does."""
+        self._cache.append(cache, lengths, places)
+        self._drafts += [Drafts(self._guesses) for _ in places]
+
+    def step(self, rows: Sequence[Row]) -> Following:
+        """Return what follows the rows whose last token was guessed; where there is none, run a token of each row and guesses."""
+        known: dict[int, Tensor] = {}
+        for at, (row, drafts) in enumerate(zip(rows, self._drafts, strict=True)):
+            logits = drafts.follows(row.completion.tokens[-1])
+            if logits is not None:
+                known[at] = logits
+        if known:
+            for at in known:
+                self._cache.lengths[at] += 1
+            return Following(list(known), torch.cat(list(known.values())))
+        most = most_guesses(len(rows), self._guesses) if self._passes.routers is None else 0
+        new = [self._new(row, drafts, most) for row, drafts in zip(rows, self._drafts, strict=True)]
+        logits, routed = self._run(rows, new)
+        first = [0]
+        for tokens in new:
+            first.append(first[-1] + len(tokens))
+        for at, tokens in enumerate(new):
+            self._cache.lengths[at] += 1
+            self._drafts[at].tokens = tokens[1:]
+            self._drafts[at].logits = list(logits[first[at] + 1 : first[at + 1], None])
+        followed = logits if len(logits) == len(rows) else logits[first[:-1]]
+        return Following(list(range(len(rows))), followed, routed)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop other rows."""
+        self._cache.keep(rows)
+        self._drafts = [self._drafts[row] for row in rows]
+
+    def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
+        """Return what a row has, as `KeptRows.text` does."""
+        return self._cache.text(row)
+
+    def _new(self, row: Row, drafts: Drafts, most: int) -> list[int]:
+        """Return the token that a row chose last, and guesses at what follows it."""
+        made = row.completion.tokens
+        drafts.forget()
+        most = min(most, row.limit - len(made) - 1)
+        return [made[-1], *(drafts.guess([*row.prompt, *made], most) if most > 0 else ())]
+
+    def _run(self, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+        """Run new tokens of each row, each as a row of its own; return logits `[tokens, vocabulary]`, and their experts."""
+        cache, passes = self._cache, self._passes
+        counts = list(map(len, new))
+        cache.reserve(max(counts))
+        places = places_of(counts, cache.lengths, cache.numbers, cache.prompt_lengths)
+        before = [
+            length + (cache.prompt_lengths[number] if number >= 0 else 0)
+            for length, number in zip(cache.lengths, cache.numbers, strict=True)
+        ]
+        run = partial(
+            passes.model,
+            input_ids=torch.tensor([token for tokens in new for token in tokens])[:, None],
+            attention_mask=NO_MASK,
+            position_ids=torch.tensor([at + n for at, count in zip(before, counts, strict=True) for n in range(count)])[
+                :, None
+            ],
+            past_key_values=cache.passing,
+            use_cache=True,
+            logits_to_keep=1,
+            cached=partial(self._attended, places),
+        )
+        keys = [row.key for row, count in zip(rows, counts, strict=True) for _ in range(count)]
+        with passes.around(keys), passes.few_rows, attending(passes.model):
+            if passes.routers is None:
+                return run().logits[:, -1], None
+            output, routed = passes.routers.record(run)
+        return output.logits[:, -1], routed[:, None].cpu()
+
+    def _attended(self, places: Places, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Scores) -> Tensor:
+        (keys, values), (starts, contents) = self._cache.rows[layer].parts, self._cache.prompts[layer].parts
+        return self._attend(query, key, value, Kept(keys, values, starts, contents, places), rule)
+
+
+@contextmanager
+def attending(model: PreTrainedModel) -> Iterator[None]:
+    """Have a model that attends as torch does attend through `gym_torch.model.segment_attention`, which does the same."""
+    config, before = model.config, model.config._attn_implementation
+    if before == NAME:
+        yield
+        return
+    try:
+        config._attn_implementation = NAME
+        yield
+    finally:
+        config._attn_implementation = before

@@ -1,0 +1,101 @@
+"""Products of few rows and attention to a cache are those of their definitions in float64, and no row depends on the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gym_torch.model import decoding_kernels
+from gym_torch.model.cached_attention import places_of
+from gym_torch.model.decoding_kernels import Kernel
+from gym_torch.model.kernel_functions import Kept, Scores
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    found = decoding_kernels.kernel()
+    if found is None:
+        pytest.skip("no compiler")
+    return found
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("inputs", [1, 7, 16, 40, 512])
+@pytest.mark.parametrize("outputs", [1, 3, 33, 260])
+def test_a_product_is_that_of_its_definition_for_any_number_of_rows(kernel: Kernel, inputs: int, outputs: int) -> None:
+    given, weight, bias = drawn(15, inputs), drawn(outputs, inputs), drawn(outputs)
+    for more in (None, bias):
+        exact = nn.functional.linear(given.double(), weight.double(), None if more is None else more.double())
+        whole = kernel.product(given, weight, more)
+        assert float((whole.double() - exact).norm()) <= 1e-6 * float(exact.norm())
+        for rows in range(1, 15):
+            assert torch.equal(kernel.product(given[:rows], weight, more), whole[:rows])
+    apart = drawn(5, 2 * inputs)[:, :inputs]
+    assert torch.equal(kernel.product(apart, weight, None), kernel.product(apart.clone(), weight, None))
+    assert kernel.product(given.view(3, 5, inputs), weight.T.contiguous().T, None).shape == (3, 5, outputs)
+
+
+def test_numbers_that_are_not_finite_come_out(kernel: Kernel) -> None:
+    given = drawn(3, 20)
+    given[1, 4], given[2, 0] = torch.inf, torch.nan
+    found = kernel.product(given, torch.ones(5, 20), None)
+    assert found[0].isfinite().all() and (found[1] == torch.inf).all() and found[2].isnan().all()
+
+
+def attended(query: Tensor, keys: Tensor, values: Tensor, rule: Scores) -> Tensor:
+    """Return `[heads, new, dim]` for the last tokens of a text whose keys are `[heads, tokens, dim]`, in float64."""
+    query, keys, values = (part.double() for part in (query, keys, values))
+    groups, (new, total) = len(query) // len(keys), (query.shape[1], keys.shape[1])
+    keys, values = (part.repeat_interleave(groups, 0) for part in (keys, values))
+    scores = query @ keys.transpose(1, 2) * rule.scale
+    scores = scores if rule.softcap is None else rule.softcap * torch.tanh(scores / rule.softcap)
+    behind = torch.arange(total - new, total)[:, None] - torch.arange(total)
+    seen = (behind >= 0) & (behind < (rule.window or total))
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 64), (3, 3, 20), (8, 1, 128), (2, 2, 5)])
+@pytest.mark.parametrize("rule", [Scores(0.3), Scores(0.2, window=9), Scores(0.5, softcap=2.0), Scores(0.4, window=1)])
+def test_rows_attend_as_they_do_alone(kernel: Kernel, heads: tuple[int, int, int], rule: Scores) -> None:
+    """Rows of any length with any number of new tokens, some of which continue one prompt."""
+    many, few, dim = heads
+    new, lengths, prompts, prompt_lengths = [1, 3, 1, 5, 2, 1], [0, 17, 40, 1, 16, 90], [-1, 1, -1, 0, 1, 1], [19, 32]
+    held = [drawn(6, few, 100, dim) for _ in range(2)]
+    starts = [drawn(2, few, 40, dim) + 1, drawn(2, few, 40, dim) - 1]
+    query = drawn(sum(new), 1, many, dim).transpose(1, 2)
+    key, value = (drawn(sum(new), few, 1, dim) + shift for shift in (0.5, -0.5))
+    first = torch.tensor([0, *new]).cumsum(0).tolist()
+
+    def found(rows: list[int]) -> list[Tensor]:
+        kept = Kept(*(part[rows].clone() for part in held), *starts, places_of(
+            [new[row] for row in rows], [lengths[row] for row in rows], [prompts[row] for row in rows], prompt_lengths
+        ))  # fmt: skip
+        tokens = [token for row in rows for token in range(first[row], first[row + 1])]
+        out = kernel.attend(query[tokens], key[tokens], value[tokens], kept, rule)
+        for at, row in enumerate(rows):
+            written = kept.keys[at, :, lengths[row] : lengths[row] + new[row]]
+            assert torch.equal(written, key[first[row] : first[row + 1], :, 0].transpose(0, 1))
+        return list(out[:, :, 0].split([new[row] for row in rows]))
+
+    together = found(list(range(6)))
+    for row, out in enumerate(together):
+        begin = [
+            part[prompts[row], :, : prompt_lengths[prompts[row]]] if prompts[row] >= 0 else part[0, :, :0]
+            for part in starts
+        ]
+        own = slice(first[row], first[row + 1])
+        whole = [
+            torch.cat([start, kept[row, :, : lengths[row]], fresh[own, :, 0].transpose(0, 1)], 1)
+            for start, kept, fresh in zip(begin, held, (key, value), strict=True)
+        ]
+        exact = attended(query[own, :, 0].transpose(0, 1), *whole, rule).transpose(0, 1)
+        assert float((out.double() - exact).norm()) <= 2e-6 * float(exact.norm()), row
+        assert torch.equal(out, found([row])[0])
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(found([5, 3, 1]), [together[row] for row in (5, 3, 1)], strict=True)
+    )
