@@ -71,6 +71,30 @@ def test_a_row_says_the_same_in_fewer_passes(family, wrong):
     assert passes[0] == 37 and passes[2] <= passes[1] < 37 and (wrong or passes[2] < 10)
 
 
+def test_rows_in_flight_are_given_guesses_each(kernels):
+    """Rows that quote their prompts and get a token wrong now and then, some of them the same prompt, and end at other times."""
+    found, passes = [], []
+    for guesses in (0, MOST):
+        rows = []
+        for number, wrong in enumerate((0, 5, 7, 0, 6, 2)):
+            turned = TEXT[number // 2 :] + TEXT[: number // 2]
+            options = SamplingOptions(1.0, seed=4)
+            row = Row(tuple(turned), 35 - 3 * number, sampling=options, stream=number, scope=number % 2 or None)
+            quoting(row, wrong)
+            rows.append(row)
+        kept = PrefixCache(2**20)
+        passes.append(said(session("qwen3", guesses, kept), *rows))
+        found.append([row.completion for row in rows])
+        again = Row((*rows[1].prompt, *rows[1].completion.tokens, 5), 6, scope=1)
+        said(session("qwen3", 0, kept), again)
+        fresh = Row(again.prompt, 6)
+        said(session("qwen3", 0), fresh)
+        assert again.reused > len(TEXT) and again.completion.tokens == fresh.completion.tokens
+    for one, other in zip(*found, strict=True):
+        assert one.tokens == other.tokens and one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert passes[1] <= passes[0] - (8 if kernels else 0)
+
+
 def test_what_the_model_says_by_itself_is_the_same():
     for options in (SamplingOptions(), SamplingOptions(0.3, seed=2), SamplingOptions(1.0, 0.9, seed=3)):
         rows = [Row(tuple(PROMPTS[1] * 3), 40, sampling=options) for _ in range(2)]
@@ -106,6 +130,23 @@ def test_rows_that_come_and_go_beside_find_the_cache_as_it_should_be():
     fresh = Row(again.prompt, 6)
     said(session("qwen3", 0), fresh)
     assert again.reused and again.completion.tokens == fresh.completion.tokens
+
+
+def test_guesses_rest_the_longer_the_more_were_wrong():
+    drafts, text = Drafts(8), [1, 2, 3, 4, 1, 2, 3]
+    rested = []
+    for _ in range(4):
+        drafts.tokens = drafts.guess(text, 1)
+        drafts.forget()
+        rested.append(next(count for count in range(99) if not drafts.rests()))
+    assert rested == [1, 3, 7, 15]
+    drafts.tokens = drafts.guess(text, 2)
+    assert drafts.tokens == [4] and not drafts.rests()
+    drafts.tokens.pop()  # what was guessed is what was chosen
+    drafts.forget()
+    drafts.tokens = drafts.guess(text, 1)
+    drafts.forget()
+    assert drafts.rests() and not drafts.rests()
 
 
 def test_a_guess_is_what_followed_last_and_wrong_ones_become_fewer():

@@ -13,7 +13,8 @@ from torch import Tensor
 
 WORDS = 3  #: tokens that must have stood before, in this order
 MOST = 12  #: tokens guessed at once
-ROOM = 64  #: tokens of a pass up to which it takes little longer with guesses than without
+ROOM = 64  #: tokens of a pass with guesses
+REST = 32  #: most times that no guess is made, for those that were wrong
 
 
 def most_guesses(rows: int, most: int) -> int:
@@ -32,6 +33,7 @@ class Drafts:
         self._after: dict[tuple[int, ...], int] = {}  # by words: the place after them
         self._most = self._limit = most
         self._guessed = 0  # at once, the last time
+        self._misses = self._rest = 0  # guesses in a row of which nothing was right, and those left out for it
 
     def follows(self, token: int) -> Tensor | None:
         """Return the logits that follow a chosen token where it was guessed; None where it was not, or nothing is left."""
@@ -47,7 +49,17 @@ class Drafts:
         self.tokens, self.logits = [], []
         if count and count == self._guessed:
             self._most = max(count // 2, 1)
+            self._misses += 1
+            self._rest = min(2**self._misses, REST)
+        elif self._guessed:
+            self._misses = 0
+        self._guessed = 0
         return count
+
+    def rests(self) -> bool:
+        """Whether to guess nothing this time, after guesses of which nothing was right: the more of them, the longer."""
+        self._rest -= self._rest > 0
+        return self._rest > 0
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
         """Return `most` tokens at most that may follow a text, which goes on from what was given before."""

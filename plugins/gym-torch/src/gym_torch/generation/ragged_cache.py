@@ -101,12 +101,12 @@ class RaggedCache:
         for block in self.rows:
             block.reserve(block.parts[0], len(self.lengths), max(self.lengths) + new, len(self.lengths), ROOM)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Let row i be what was row `rows[i]`, and forget the prompts that no row continues."""
+    def keep(self, rows: Sequence[int], guessed: Sequence[int]) -> None:
+        """Let row i be what was row `rows[i]`, with so many tokens behind it, and forget the prompts that no row continues."""
         self.lengths = [self.lengths[row] for row in rows]
         self.numbers = [self.numbers[row] for row in rows]
         for block in self.rows:
-            block.keep(rows, self.lengths)
+            block.keep(rows, [length + more for length, more in zip(self.lengths, guessed, strict=True)])
         left = sorted(set(self.numbers) - {-1})
         if len(left) < len(self.prompt_lengths):
             self.prompt_lengths = [self.prompt_lengths[number] for number in left]

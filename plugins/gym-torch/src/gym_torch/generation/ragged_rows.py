@@ -79,8 +79,8 @@ class RaggedRows:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop other rows."""
-        self._cache.keep(rows)
         self._drafts = [self._drafts[row] for row in rows]
+        self._cache.keep(rows, [len(drafts.tokens) for drafts in self._drafts])
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
         """Return what a row has, as `KeptRows.text` does."""
@@ -91,6 +91,8 @@ class RaggedRows:
         made = row.completion.tokens
         drafts.forget()
         most = min(most, row.limit - len(made) - 1)
+        if len(self._drafts) > 1 and drafts.rests():  # beside others, what is guessed wrongly takes time
+            most = 0
         return [made[-1], *(drafts.guess([*row.prompt, *made], most) if most > 0 else ())]
 
     def _run(self, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:

@@ -96,12 +96,16 @@ def _functions(own: Kernel) -> KernelFunctions:
 
 def rms_norm(own: Kernel, given: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Return `given / sqrt(mean(given^2) + eps) * weight` along the last dimension (arXiv:1910.07467, equation 4) in a dtype."""
+    if not torch.is_grad_enabled():  # where no one keeps anything, a function of autograd costs as much as a small norm
+        return _normed(own, given.contiguous(), weight, eps, dtype)[0]
     found: Tensor = _Norm.apply(own, given, weight, eps, dtype)
     return found
 
 
 def gated(own: Kernel, gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
     """Return `act(gate) * up` in their dtype, where `act` is GELU by tanh or SiLU (arXiv:2002.05202, equations 5 and 6)."""
+    if not torch.is_grad_enabled():
+        return _gate(own, _rows(gate), _rows(up), tanh).view(gate.shape)
     found: Tensor = _Gated.apply(own, gate, up, tanh)
     return found
 
@@ -111,6 +115,8 @@ def rotate(own: Kernel, given: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dt
 
     What comes out has its heads next to each other, as attention reads them. cos and sin are constants.
     """
+    if not torch.is_grad_enabled():
+        return _turned(own, given, cos.float().contiguous(), sin.float().contiguous(), dtype, back=False)
     found: Tensor = _Rotary.apply(own, given, cos, sin, dtype)
     return found
 
@@ -128,12 +134,8 @@ def label_scores(own: Kernel, logits: Tensor, labels: Tensor, residual: bool) ->
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Kernel, given: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-        given, plain = given.contiguous(), weight.float().contiguous()
-        dim = given.shape[-1]
-        rows = prod(given.shape[:-1])
-        out = torch.empty_like(given, dtype=dtype)
-        inverse = given.new_empty(rows, dtype=torch.float32)
-        own.run("norm", _HALF[given.dtype], _HALF[dtype], given, plain, out, inverse, rows, dim, eps)
+        given = given.contiguous()
+        out, inverse = _normed(own, given, weight, eps, dtype)
         ctx.save_for_backward(given, weight, inverse)
         ctx.own = own
         return out
@@ -153,10 +155,8 @@ class _Norm(torch.autograd.Function):
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Kernel, gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
-        out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
         gates, ups = _rows(gate), _rows(up)
-        places = gates, gates.stride(0), ups, ups.stride(0)
-        own.run("gated", _HALF[gate.dtype], *places, out, *gates.shape, tanh)
+        out = _gate(own, gates, ups, tanh).view(gate.shape)
         ctx.save_for_backward(gates, ups)
         ctx.options = own, tanh
         return out
@@ -185,6 +185,24 @@ class _Rotary(torch.autograd.Function):
         own, dtype = ctx.options
         cos, sin = ctx.saved_tensors
         return None, _turned(own, by_out, cos, sin, dtype, back=True), None, None, None
+
+
+def _normed(own: Kernel, given: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return what a norm gives, and the factor of each row."""
+    rows, dim = prod(given.shape[:-1]), given.shape[-1]
+    out = torch.empty_like(given, dtype=dtype)
+    inverse = given.new_empty(rows, dtype=torch.float32)
+    plain = weight.float().contiguous()
+    own.run("norm", _HALF[given.dtype], _HALF[dtype], given, plain, out, inverse, rows, dim, eps)
+    return out, inverse
+
+
+def _gate(own: Kernel, gates: Tensor, ups: Tensor, tanh: bool) -> Tensor:
+    """Return `act(gate) * up` for `[rows, dim]`, where rows may lie apart."""
+    out = gates.new_empty(gates.shape)
+    places = gates, gates.stride(0), ups, ups.stride(0)
+    own.run("gated", _HALF[gates.dtype], *places, out, *gates.shape, tanh)
+    return out
 
 
 def _turned(own: Kernel, given: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, back: bool) -> Tensor:
