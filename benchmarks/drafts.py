@@ -1,8 +1,8 @@
 """Tokens/s of a few rows in flight, where their answers quote their prompts and where they repeat nothing.
 
-The 30M model with random weights, one, four or sixteen rows at a time. What a model would say is not the question here but what it costs: in the
-first case each token is made to be the one that the prompt has next, in the second tokens are drawn from the model, which repeats
-nothing. Both with guesses and without, in turns.
+The 30M model with random weights, one, four or sixteen rows at a time. What a model would say is not the question here but what
+it costs: in the first case each token is made to be the one that the prompt has next, in the second tokens are drawn from the
+model, which repeats nothing. Both with guesses and without, in turns.
 """
 
 from __future__ import annotations

@@ -121,3 +121,26 @@ def test_a_cache_that_is_full_while_rows_enter_loses_no_tokens() -> None:
     prompts = [other, [*LONG, 4], [*LONG[: BLOCK + 2], 5]]
     rows = [Row(tuple(prompt), 6, scope="ann") for prompt in prompts]
     assert through(session(kept), *rows) == through(session(), *(Row(tuple(prompt), 6) for prompt in prompts))
+
+
+def test_what_prompts_have_in_common_is_computed_once_where_they_enter_together() -> None:
+    """Only by those of one scope, and where it is long enough for a pass of its own."""
+    common = [(5 * place) % 47 + 3 for place in range(90)]
+    prompts = [[*common, 7, 8, 9], [*common, 4], [*common[:70], 11, 12], common[:40], [9, 8, 7]]
+    plain = through(session(), *(Row(tuple(prompt), 6) for prompt in prompts))
+    computed = {}
+    for scopes in ("aaaaa", "abcde"):
+        batch, rows = (
+            session(PrefixCache(2**24)),
+            [Row(tuple(p), 6, scope=s) for p, s in zip(prompts, scopes, strict=True)],
+        )
+        sizes: list[int] = []
+        with batch.model.register_forward_pre_hook(
+            lambda module, args, kwargs, sizes=sizes: sizes.append(kwargs["input_ids"].numel()), with_kwargs=True
+        ):
+            batch.admit(rows)
+        computed[scopes] = sum(sizes)
+        while batch.rows:
+            batch.step()
+        assert [row.completion.tokens for row in rows] == plain
+    assert computed["aaaaa"] < computed["abcde"] - 100

@@ -14,7 +14,8 @@ from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.kinds import KernelLibrary
-from gym_torch.model.kernel_functions import KernelFunctions, Scores
+from gym_torch.model.cached_attention import places_of
+from gym_torch.model.kernel_functions import Kept, KernelFunctions, Scores
 from gym_torch.segment_spans import Spans
 
 laws = laws_of("kernels", "kernel")
@@ -107,6 +108,7 @@ def says(brought: Brought, bench: Bench) -> None:
     made = _functions(brought)
     assert made.name and made.version and made.devices and made.dtypes
     given = [made.rms_norm, made.gated, made.rotate, made.label_scores, made.attention]
+    given += [made.product, made.cached_attention]
     assert any(function is not None for function in given), "it computes nothing"
 
 
@@ -147,6 +149,35 @@ def scored(brought: Brought, bench: Bench) -> None:
         assert torch.equal(logits, kept), "label_scores overwrites logits unasked"
         _near("label_scores", made.label_scores(logits, labels, True), wanted, torch.float32)
         _near("the residual", logits, logs.exp() - one_hot(labels, 103), dtype)
+
+
+@laws("what a step of decoding does is that of its definition, and no row depends on the others")
+def decoded(brought: Brought, bench: Bench) -> None:
+    """Products of few rows, and attention of a token each of two rows to those before it, one of which continues a prompt."""
+    made = _functions(brought)
+    device = sorted(made.devices)[0]
+    for dtype in made.dtypes:
+        if made.product is not None:
+            given, weight, bias = (part.to(device, dtype) for part in (_drawn(5, 33), _drawn(9, 33), _drawn(9)))
+            out = made.product(given, weight, bias)
+            _near("product", out, given.double() @ weight.double().T + bias.double(), dtype)
+            assert torch.equal(made.product(given[1:2], weight, bias), out[1:2]), (
+                "a row of `product` depends on the others"
+            )
+        if made.cached_attention is not None:
+            query, key, value = (_drawn(2, heads, 1, 32).to(device, dtype) for heads in (4, 2, 2))
+            held, starts = (_drawn(2, 2, 2, size, 32).to(device, dtype) for size in (9, 5))
+            new, lengths, prompts = [1, 1], [8, 3], [-1, 1]
+            kept = Kept(held[0], held[1], starts[0], starts[1], places_of(new, lengths, prompts, [5, 4]))
+            out = made.cached_attention(query, key, value, kept, Scores(0.2))
+            for row, length in enumerate(lengths):
+                begin = [part[1, :, : 4 * row] for part in starts]
+                own = [part[row, :, :length] for part in held]
+                parts = zip(begin, own, (key[row], value[row]), strict=True)
+                keys, values = (torch.cat(each, 1).double().repeat_interleave(2, 0) for each in parts)
+                wanted = (query[row].double() @ keys.transpose(1, 2) * 0.2).softmax(-1) @ values
+                _near("cached_attention", out[row], wanted, dtype)
+                assert torch.equal(held[0, row, :, length], key[row, :, 0]), "the new key is not behind what is kept"
 
 
 @laws("a token's result has the same bits whatever lies beside it")

@@ -20,7 +20,7 @@ from gym_torch.generation.cache_support import Way
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.kept_rows import Around, KeptRows, PaddedRows, Passes
 from gym_torch.generation.kv_cache import fill
-from gym_torch.generation.prefill import Begun, parts
+from gym_torch.generation.prefill import LEAST, Begun, Text, common_beginnings, parts
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.ragged_rows import RaggedRows, kernel_for
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
@@ -30,7 +30,6 @@ from gym_torch.model.expert_routing import Routers
 from gym_torch.model.layout_support import in_small
 from gym_torch.model.log_probs import head_of
 
-_Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
 Following = Callable[[Sequence[Sequence[int]]], Tensor]
 
 
@@ -63,7 +62,7 @@ class Row:
     reused: int = 0  #: tokens of the prompt that a prefix cache had
 
     @property
-    def text(self) -> _Text:
+    def text(self) -> Text:
         """The prompt, and what is not shared beside it."""
         return self.key, self.scope, self.prompt
 
@@ -137,6 +136,7 @@ class Decoding:
         if self._following:
             self.rows += rows
             return self._chosen(self._whole(rows))
+        self._compute_common([row.text for row in rows])
         return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left, self.model.device.type)]))
 
     @torch.no_grad()
@@ -238,6 +238,18 @@ class Decoding:
             self._remember(at, row.prompt)
         return logits if places == list(range(len(texts))) else logits[places]
 
+    def _compute_common(self, texts: Sequence[Text]) -> None:
+        """Give the prefix cache the beginnings that prompts have in common, so that each is computed once."""
+        if self._prefixes is None:
+            return
+        for key, scope, beginning in common_beginnings(texts):
+            left = len(beginning) - self._prefixes.length(scope, beginning)
+            if left > LEAST:
+                cache = self._beginnings([(key, scope, beginning)], len(beginning) - left, left)
+                tokens = torch.tensor([beginning[-left:]], device=self.model.device)
+                self._passes.run([key], tokens, [len(beginning)], cache)
+                self._prefixes.put(scope, beginning, [(layer.keys[0], layer.values[0]) for layer in cache.layers])
+
     def _left(self, rows: Sequence[Row]) -> int:
         """Return how many last tokens of each prompt are computed: as many for all, so that no row has a hole."""
         found = 0
@@ -248,7 +260,7 @@ class Decoding:
             row.reused = max(len(row.prompt) - found, 0)
         return found
 
-    def _beginnings(self, texts: Iterable[_Text], most: int, width: int) -> DynamicCache:
+    def _beginnings(self, texts: Iterable[Text], most: int, width: int) -> DynamicCache:
         """Return keys and values of all but the last `width` tokens of each text, `most` at most, aligned at the right."""
         cache = DynamicCache()
         if most:

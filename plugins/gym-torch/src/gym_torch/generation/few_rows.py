@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.model.few_row_products import Product, chosen
+from gym_torch.model.onednn_linear import sped_up
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -34,7 +35,8 @@ class FewRows:
             own: dict[str, Any] = vars(layer)
             before = own.get("forward")
             self._before.append(before)
-            own["forward"] = partial(self._product, layer, before or partial(nn.Linear.forward, layer))
+            if before is None or sped_up(layer):  # what else takes its place may compute something else
+                own["forward"] = partial(self._product, layer, before or partial(nn.Linear.forward, layer))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -42,7 +44,7 @@ class FewRows:
         """Have them do as before."""
         for layer, before in zip(self._layers, self._before, strict=False):
             if before is None:
-                del vars(layer)["forward"]
+                vars(layer).pop("forward")
             else:
                 vars(layer)["forward"] = before
         self._before = []

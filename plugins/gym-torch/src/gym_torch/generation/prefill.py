@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: Tokens of padding in a pass over prompts that cost less than another pass, by device.
 PADDING = {"cpu": 32}
 ELSEWHERE = 128  #: the same, of other devices
+LEAST = 64  #: tokens that prompts must have in common for a pass of their own to pay
+
+Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
 
 
 @dataclass
@@ -50,3 +53,19 @@ def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int], device: 
             longest, padding = left[text], 0
         found[-1] += alike[text]
     return found
+
+
+def common_beginnings(texts: Iterable[Text]) -> list[Text]:
+    """Return the beginnings that several prompts of one key and scope have in common; those without a scope have none."""
+    alike: dict[Hashable, list[Text]] = {}
+    for key, scope, prompt in dict.fromkeys(texts):
+        if scope is not None and len(prompt) > LEAST:
+            alike.setdefault((key, scope, prompt[:LEAST]), []).append((key, scope, prompt))
+    return [(*same[0][:2], _common([prompt for *_, prompt in same])) for same in alike.values() if len(same) > 1]
+
+
+def _common(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    first, last = min(prompts), max(prompts)  # all others lie between these two
+    return first[
+        : next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    ]

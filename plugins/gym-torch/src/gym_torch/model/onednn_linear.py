@@ -72,6 +72,12 @@ def speed_up(layers: list[nn.Linear]) -> None:
         layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
 
 
+def sped_up(layer: nn.Linear) -> bool:
+    """Return whether `speed_up` took the place of the forward pass of a layer."""
+    forward = vars(layer).get("forward")
+    return type(forward) is partial and forward.func is _linear
+
+
 def pays(width: int) -> bool:
     """Return whether oneDNN is the faster one here, for matrices of this width."""
     if width < LEAST or not torch.backends.mkldnn.is_available():

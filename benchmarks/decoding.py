@@ -1,0 +1,81 @@
+"""Milliseconds of a decoding step by the number of rows in flight: by the kernels of the engine, and by torch.
+
+The 30M model with random weights in fp32, prompts of 96 tokens that are all different, each row drawn from the model. Both sides in
+turns; without guesses at what a row says next, so that a step is a token for each row.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from statistics import median
+
+import torch
+from peers.shape import SHAPE, SMALL
+from report import Report, main
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from gym_torch.generation.cache_support import Way
+from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.sampling import SamplingOptions
+from gym_torch.model import cached_attention, few_row_products
+from gym_torch.model.fused_modules import fuse
+
+PROMPT, WARM = 96, 3  #: tokens, and steps before those that count
+SIDES = {"torch": False, "kernels": None}  #: what is asked of the choices of kernels
+TARGETS = {1: 1.0, 4: 1.0, 16: 1.4, 64: 1.0, 256: 1.0}  #: times as fast, by rows
+
+
+@torch.no_grad()
+def measure(report: Report, quick: bool) -> None:
+    """Take turns, some steps at a time."""
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**SHAPE, vocab_size=SMALL)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    fuse(model)
+    for rows, target in TARGETS.items():
+        batches = {side: _batch(model, side, rows) for side in SIDES}
+        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        for _ in range(6 if quick else 30):
+            for side, found in times.items():
+                found += _steps(batches[side], side, 2)
+        medians = {side: median(found) for side, found in times.items()}
+        report.figures[f"{rows} rows"] = {
+            side: {
+                "ms": round(1000 * one, 1),
+                "least": round(1000 * min(times[side]), 1),
+                "tokens/s": round(rows / one),
+            }
+            for side, one in medians.items()
+        }
+        report.check(f"{rows} rows: times as fast", round(medians["torch"] / medians["kernels"], 2), at_least=target)
+
+
+def _batch(model: PreTrainedModel, side: str, rows: int) -> Decoding:
+    drawn = random.Random(0)
+    prompts = [tuple(drawn.randrange(SMALL) for _ in range(PROMPT)) for _ in range(rows)]
+    _ask(side)
+    batch = Decoding(model, Way(True, True, ragged=True), PROMPT + 1024, guesses=0)
+    batch.admit([Row(each, 1024, sampling=SamplingOptions(1.0), stream=at) for at, each in enumerate(prompts)])
+    _steps(batch, side, WARM)
+    return batch
+
+
+def _steps(batch: Decoding, side: str, count: int) -> list[float]:
+    _ask(side)
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        batch.step()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def _ask(side: str) -> None:
+    for choices in (cached_attention.CHOICES, few_row_products.CHOICES):
+        choices.always = SIDES[side]
+
+
+if __name__ == "__main__":
+    main(measure, __doc__ or "")
