@@ -1,7 +1,8 @@
 """Milliseconds of a decoding step by the number of rows in flight: by the kernels of the engine, and by torch.
 
-The 30M model with random weights in fp32, prompts of 96 tokens that are all different, each row drawn from the model. Both sides in
-turns; without guesses at what a row says next, so that a step is a token for each row.
+The 30M model with random weights in fp32, prompts of 96 tokens that are all different, each row drawn from the model. Both sides
+in turns, without guesses at what a row says next, so that a step is a token for each row. The least time of each side counts, for
+the others were disturbed.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ def measure(report: Report, quick: bool) -> None:
         for _ in range(6 if quick else 30):
             for side, found in times.items():
                 found += _steps(batches[side], side, 2)
-        medians = {side: median(found) for side, found in times.items()}
+        least = {side: min(found) for side, found in times.items()}
         report.figures[f"{rows} rows"] = {
             side: {
                 "ms": round(1000 * one, 1),
-                "least": round(1000 * min(times[side]), 1),
+                "median": round(1000 * median(times[side]), 1),
                 "tokens/s": round(rows / one),
             }
-            for side, one in medians.items()
+            for side, one in least.items()
         }
-        report.check(f"{rows} rows: times as fast", round(medians["torch"] / medians["kernels"], 2), at_least=target)
+        report.check(f"{rows} rows: times as fast", round(least["torch"] / least["kernels"], 2), at_least=target)
 
 
 def _batch(model: PreTrainedModel, side: str, rows: int) -> Decoding:

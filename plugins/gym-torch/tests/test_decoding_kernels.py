@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gym_torch.model import decoding_kernels
+from gym_torch.generation.few_rows import FewRows
+from gym_torch.model import decoding_kernels, few_row_products, onednn_linear
 from gym_torch.model.cached_attention import places_of
 from gym_torch.model.decoding_kernels import Kernel
 from gym_torch.model.kernel_functions import Kept, Scores
@@ -99,3 +100,25 @@ def test_rows_attend_as_they_do_alone(kernel: Kernel, heads: tuple[int, int, int
         torch.equal(one, other)
         for one, other in zip(found([5, 3, 1]), [together[row] for row in (5, 3, 1)], strict=True)
     )
+
+
+def test_only_layers_that_compute_their_product_are_multiplied_by_the_kernel(kernel: Kernel) -> None:
+    """A layer in whose place something else computes is left alone; one that trains between two passes has its new weight."""
+    plain, other, sped = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(8, 4).requires_grad_(False)
+    other.forward = lambda given: given[..., :4] * 2  # type: ignore[method-assign]
+    onednn_linear.speed_up([sped])
+    model, given = nn.ModuleList([plain, other, sped]), drawn(3, 8)
+    before = [vars(layer).get("forward") for layer in model]
+    with torch.no_grad(), few_row_products.CHOICES.untried():
+        for scale in (1, 3):
+            plain.weight.mul_(scale)
+            expected = [layer(given) for layer in model]
+            with FewRows(model):
+                found = [layer(given) for layer in model]
+                assert torch.equal(found[0], kernel.product(given, plain.weight, plain.bias))
+            for one, wanted in zip(found, expected, strict=True):
+                assert torch.allclose(one, wanted, atol=1e-6)
+            assert [vars(layer).get("forward") for layer in model] == before
+        with pytest.raises(RuntimeError), FewRows(model):
+            raise RuntimeError
+    assert [vars(layer).get("forward") for layer in model] == before

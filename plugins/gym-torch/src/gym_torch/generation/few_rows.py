@@ -25,7 +25,7 @@ class FewRows:
         compiled = any(part._compiled_call_impl is not None for part in parts)
         self._layers = [] if compiled else [part for part in parts if type(part) is nn.Linear and _fits(part.weight)]
         self._known: dict[tuple[int, int, int], Product | None] = {}
-        self._before: list[Forward | None] = []
+        self._replaced: list[tuple[nn.Linear, Forward | None]] = []  # with what was there before
 
     def __enter__(self) -> None:
         """Have the layers multiply by the kernel; under autocast, which rounds, they do as before."""
@@ -34,23 +34,24 @@ class FewRows:
         for layer in self._layers:
             own: dict[str, Any] = vars(layer)
             before = own.get("forward")
-            self._before.append(before)
             if before is None or sped_up(layer):  # what else takes its place may compute something else
+                self._replaced.append((layer, before))
                 own["forward"] = partial(self._product, layer, before or partial(nn.Linear.forward, layer))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Have them do as before."""
-        for layer, before in zip(self._layers, self._before, strict=False):
+        for layer, before in self._replaced:
             if before is None:
-                vars(layer).pop("forward")
+                vars(layer).pop("forward", None)
             else:
                 vars(layer)["forward"] = before
-        self._before = []
+        self._replaced = []
 
     def _product(self, layer: nn.Linear, other: Forward, given: Tensor) -> Tensor:
-        if type(given) is not Tensor or given.dtype != torch.float32 or not given.numel():
+        plain = type(given) is Tensor and given.dtype == torch.float32 and given.numel() > 0
+        if not plain or torch.is_grad_enabled():  # another thread may train meanwhile
             return other(given)
         weight = layer.weight
         shape = given.numel() // given.shape[-1], *weight.shape
