@@ -59,6 +59,9 @@ class Transformers(TorchBackend):
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the layers. The run begins without, and changes over when the code is ready; later runs find it on the
     disk. `auto` tries it out for long runs, and does what is faster on this machine."""
+    fp8: Literal["rowwise", "rowwise_with_gw_hp"] | None = None
+    """Have products of linear layers, but for the head and an adapter's, run in fp8 with a scale for each row; the second one
+    leaves gradients of weights in bf16 (`gw_hp`). For GPUs that have it; faster and less exact than bf16, and never `auto`."""
     rope_scaling: RopeType | RopeScaling | None = None
     """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
     router_aux_loss_coef: Annotated[float | None, Field(ge=0)] = None
@@ -95,6 +98,12 @@ class Transformers(TorchBackend):
         """Ask quantizers and libraries of kernels whether all that they need is there."""
         for component in filter(None, (self.quantization, self.ref_model_quantization, *self.kernels)):
             component.check()
+        if self.fp8 and self.quantization:
+            raise GymError(
+                "weights are held in a few bits, or multiplied in fp8, and not both",
+                key="model.fp8",
+                fix="leave one of `quantization` and `fp8` out",
+            )
 
     def build(self, **context: Any) -> Any:
         """Load the model."""

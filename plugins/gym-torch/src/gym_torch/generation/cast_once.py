@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from gym_torch.model.fp8_products import weights_kept
+
 
 @contextmanager
 def cast_once(model: PreTrainedModel) -> Iterator[None]:
@@ -22,13 +24,15 @@ def cast_once(model: PreTrainedModel) -> Iterator[None]:
 
     What they return is the same, bit for bit; their `weight` stays what it was for whoever reads it. The weights must not change
     meanwhile. Without autocast, and in a model that is compiled, nothing is done. The copies take half the bytes of the weights.
+    Weights that are multiplied in fp8 are rounded once likewise.
     """
     layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
     try:
         for layer in layers:
             weight = layer.weight.to(torch.get_autocast_dtype(layer.weight.device.type))
             layer.forward = partial(_product, layer, weight)  # type: ignore[method-assign]
-        yield
+        with weights_kept(model):
+            yield
     finally:
         for layer in layers:
             vars(layer).pop("forward", None)

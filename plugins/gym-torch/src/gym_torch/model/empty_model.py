@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from gym_core import GymError
 from gym_data.location import locate
 from gym_torch.config import Transformers
-from gym_torch.model import precision_probe
+from gym_torch.model import fp8_products, precision_probe
 from gym_torch.model.layout_support import in_small
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.quantized_loading import stand_in
@@ -49,6 +49,7 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         layout = in_small(model, samples, packs).layout
         if layout is PACKED:
             model.set_attn_implementation(NAME)
+        fp8_products.use(model, config.fp8)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error

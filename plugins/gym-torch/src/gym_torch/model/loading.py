@@ -19,7 +19,7 @@ from gym_data.location import locate
 from gym_optim.promises import named, promised
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
-from gym_torch.model import precision_probe, rope_scaling
+from gym_torch.model import fp8_products, precision_probe, rope_scaling
 from gym_torch.model.layout_support import fit
 from gym_torch.model.memory_meter import Meter
 from gym_torch.model.model_files import PATH, check_code, check_weights, no_adapter
@@ -91,14 +91,17 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     Raises GymError where there are no weights in safetensors, where they do not fit the configuration, or where the
     model wants to run code of its own and the recipe does not allow it.
     """
+    fp8_products.check(config.fp8)
     run.notes["meter"] = Meter(precision_probe.device())
     path, shape = _located(config, rope_scaling.longest(run.recipe))
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
+    fp8_products.check_precision(config.fp8, precision)
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
     if stored := tell(model, config.path):
         run.record.update(quantized_weights=stored)
     found = fit(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
+    fp8_products.use(model, config.fp8)
     if found.layout is PADDED:
         say(f"samples are padded, not packed: {found.why}")
     elif found.layout is ALONE:
@@ -135,6 +138,7 @@ def load_frozen(
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
     tell(model, f"{key.rpartition('.')[2]} {config.path}")
     own = fit(model, samples, packs=layout is PACKED).layout
+    fp8_products.use(model, config.fp8)
     if ORDER.index(own) > ORDER.index(layout):
         raise GymError(
             f"{type(model).__name__} computes samples {own.name}, and the model that is trained computes them {layout.name}",

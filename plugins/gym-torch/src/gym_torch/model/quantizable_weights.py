@@ -56,7 +56,7 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
             key=f"{KEY}.{SKIPPED}",
             fix="name modules as model.named_modules() does, or the last parts of their paths",
         )
-    kept, routed = set(map(id, _by_convention(model))), _experts(model.config)
+    kept, routed = set(map(id, _by_convention(model))), routed_to(model.config)
     backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
     tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
     found = ToQuantize({}, [])
@@ -78,7 +78,7 @@ def left_over(model: PreTrainedModel, taken: Collection[str] = ()) -> dict[str, 
     """Return by name how many numbers each weight has that is not stored in a few bits, is not among those `taken`, and by
     convention could be.
     """
-    routed = _experts(model.config)
+    routed = routed_to(model.config)
     usual = {id(weight) for module in _by_convention(model) for weight in module.parameters(recurse=False)}
     return {
         name: weight.numel()
@@ -151,7 +151,7 @@ def _by_convention(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
 
 
-def _experts(shape: PretrainedConfig) -> set[int]:
+def routed_to(shape: PretrainedConfig) -> set[int]:
     """Return how many experts a router of the model chooses from."""
     options = shape.get_text_config()
     return {found for key in EXPERTS if isinstance(found := getattr(options, key, None), int)}
