@@ -360,3 +360,14 @@ def test_packing_is_how_plain_text_is_cut() -> None:
         ):
             cut(**{key: True})
     assert loop(use_unsloth_gc=True).gradient_checkpointing == "offload"
+
+
+def test_products_in_fp8_are_those_with_a_scale_for_each_row() -> None:
+    def of(**keys: Any) -> Any:
+        model: Any = load_recipe(RUN | keys).model
+        return model.fp8
+
+    assert of(fp8=True) == of(fp8=True, fp8_backend="torchao", fp8_enable_fsdp_float8_all_gather=True) == "rowwise"
+    assert of() is of(fp8=False) is of(fp8=False, fp8_backend="te") is None
+    with pytest.raises(RecipeError, match="fp8_backend: te"):
+        of(fp8=True, fp8_backend="te")

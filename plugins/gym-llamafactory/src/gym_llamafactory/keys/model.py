@@ -39,6 +39,13 @@ def kernels(liger: Any, flash_attn: Any = "auto") -> list[str] | None:
     return [*flash, *(["liger"] if liger else [])] or None
 
 
+def fp8(on: Any, fp8_backend: Any = "auto") -> str | None:
+    """Return the products in fp8 that both keys mean: torchao's with a scale for each row. Raises ValueError for others."""
+    if on and str(fp8_backend) not in ("auto", "torchao"):
+        raise ValueError(f"`fp8_backend: {fp8_backend}` is not used here: products are those of torch, as of `torchao`")
+    return "rowwise" if on else None
+
+
 def missing(name: str, known: Container[tuple[str, str]] | None = None) -> str:
     """Return the package that an attention needs and that is not installed, empty for none.
 
@@ -59,6 +66,7 @@ class ModelKeys(Keys):
         Key("train_from_scratch", "model.init", _OF, {True: "random", False: "pretrained"}),
         Key("flash_attn", "model.attention", _OF, attention),
         Key("enable_liger_kernel", "model.kernels", _OF, kernels, default=False, together="flash_attn"),
+        Key("fp8", "model.fp8", _OF, fp8, together="fp8_backend"),
         Key("rope_scaling", "model.rope_scaling", _OF),
         Key("moe_aux_loss_coef", "model.router_aux_loss_coef", _OF),
         Key("resize_vocab", "model.resize_vocab", _OF),

@@ -14,7 +14,6 @@ DEVICES: dict[str, Stated] = {
     "use_kt": Stated(
         OFF, "needs KTransformers, which is not used here", "leave it out: the experts then lie where the model does"
     ),
-    "fp8": Stated(OFF, "needs a GPU and kernels that multiply in fp8", "leave it out, and set `bf16: true`"),
     "use_mca": Stated(OFF, "needs Megatron, which is not used here", "leave it out"),
     "use_megatron_bridge": Stated(OFF, "needs Megatron, which is not used here", "leave it out"),
     "megatron_pretrained_checkpoint": Stated(

@@ -26,7 +26,7 @@ _BY_REASON = {
     "dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context "
     "dataloader_in_order length_column_name",
     "where downloads lie; here it is HF_HOME that says so": "cache_dir",
-    "it counts with `fp8`": "fp8_backend fp8_enable_fsdp_float8_all_gather",
+    "weights go from process to process as they are held": "fp8_enable_fsdp_float8_all_gather",
     "it counts with `fp16`": "fp16_opt_level half_precision_backend fp16_backend",
     "it counts with `use_kt`": "kt_cpu_activation kt_weight_path kt_non_expert_weight_path kt_expert_checkpoint_path "
     "kt_use_lora_experts kt_lora_expert_num kt_lora_expert_intermediate_size kt_config",
