@@ -54,4 +54,5 @@ def _layers(model: PreTrainedModel) -> list[nn.Linear]:
 
 
 def _cast_anew(weight: Tensor) -> bool:
-    return weight.dtype == torch.float32 and not weight.requires_grad
+    """Whether a pass would cast a weight: autocast keeps copies of what trains, which a CUDA graph cannot read."""
+    return weight.dtype == torch.float32 and not (weight.requires_grad and weight.device.type == "cpu")

@@ -123,7 +123,7 @@ class Decoding:
         self._prefixes = prefixes if way.cached and routers is None else None
         self._around = around or (lambda keys: nullcontext())
         self._one_by_one = around is not None
-        self._passes = Passes(model, routers, self._around)
+        self._passes = Passes(model, routers, self._around, alone=around is None)
         attend = kernel_for(model, way)
         self._kept: KeptRows = (
             RaggedRows(self._passes, attend, guesses) if attend else PaddedRows(self._passes, shared, guesses)

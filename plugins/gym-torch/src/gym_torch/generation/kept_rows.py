@@ -13,7 +13,7 @@ from transformers import Cache, PreTrainedModel
 from gym_torch.generation.drafts import Drafts
 from gym_torch.generation.few_rows import FewRows
 from gym_torch.generation.kv_cache import RowCache
-from gym_torch.generation.passes import run_tokens
+from gym_torch.generation.passes import runner
 from gym_torch.generation.shared_prefixes import Shared
 from gym_torch.model.expert_routing import Routers
 
@@ -54,10 +54,11 @@ class KeptRows(Protocol):
 class Passes:
     """Passes of a model over tokens of rows, each within what their keys ask for."""
 
-    def __init__(self, model: PreTrainedModel, routers: Routers | None, around: Around) -> None:
-        """Record experts where there are routers."""
+    def __init__(self, model: PreTrainedModel, routers: Routers | None, around: Around, alone: bool) -> None:
+        """Record experts where there are routers; `alone` says that `around` does nothing."""
         self.model, self.routers, self.around = model, routers, around
         self.few_rows = FewRows(model)
+        self._run = runner(model, routers, alone)
 
     def run(
         self,
@@ -70,7 +71,7 @@ class Passes:
     ) -> tuple[Tensor, Tensor | None]:
         """Run tokens `[rows, new]` as `gym_torch.generation.passes.run_tokens` does."""
         with self.around(keys), self.few_rows:
-            return run_tokens(self.model, self.routers, tokens, lengths, cache, shared, keep)
+            return self._run(tokens, lengths, cache, shared, keep)
 
 
 class PaddedRows:

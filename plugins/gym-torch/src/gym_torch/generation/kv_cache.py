@@ -55,6 +55,23 @@ class Layer(DynamicLayer):
         self._view()
         return self.keys, self.values
 
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all that there is room for, which writing does not move."""
+        return self._keys, self._values
+
+    def make_room(self, rows: int, grain: int) -> None:
+        """Have room for so many rows, and for a column behind the window; so many more come at once where there is none."""
+        if rows > len(self._keys) or self.stop == self._keys.shape[2]:
+            width = self.stop - self.start
+            self._reserve(rows, width, grain - width % grain)
+            self._view()
+
+    def take_in(self) -> None:
+        """Let the column behind the window, which somebody has written, be a part of it."""
+        self.stop += 1
+        self._view()
+
     def keep(self, rows: Sequence[int], width: int) -> None:
         """Let row i be what was row `rows[i]`, and narrow the window to the last `width` columns."""
         moved = [(to, row) for to, row in enumerate(rows) if to != row]

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from gym_torch.generation.cuda_graphs import graphs_for
+from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.shared_prefixes import Shared
 from gym_torch.model.expert_routing import Routers
+
+
+def runner(model: PreTrainedModel, routers: Routers | None, alone: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Return `run_tokens` of a model for one decoding, with steps as CUDA graphs where they can be.
+
+    `alone` says that nothing is around a pass, which a graph would not see; nor would it record experts.
+    """
+    plain = partial(run_tokens, model, routers)
+    graphs = graphs_for(model) if alone and routers is None else None
+
+    def run(
+        tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None, keep: int = 1
+    ) -> tuple[Tensor, Tensor | None]:
+        every = partial(plain, tokens, lengths, cache, shared, keep)
+        if graphs is None or shared or tokens.shape[1] > 1 or not isinstance(cache, RowCache):
+            return every()
+        return graphs.run(tokens, lengths, cache, lambda: every()[0]), None
+
+    return run
 
 
 def run_tokens(

@@ -118,12 +118,16 @@ def shares(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> bool:
 
     It must attend to everything before, through `gym_torch.model.segment_attention`, on a CPU, with keys and values of one size.
     """
-    options = model.config.get_text_config().to_dict()
-    plain = set(options.get("layer_types") or ()) <= {"full_attention"} and not any(map(options.get, _OTHERWISE))
     chosen = model.config._attn_implementation == NAME and model.device.type == "cpu"
     distinct = {tuple(prompt) for prompt in prompts}
     worth = 2 * len(distinct) <= len(prompts) and sum(map(len, distinct)) >= LEAST * len(distinct)
-    return plain and chosen and bool(prompts) and worth
+    return chosen and attends_to_all(model) and bool(prompts) and worth
+
+
+def attends_to_all(model: PreTrainedModel) -> bool:
+    """Whether a token of a model sees all before it, in all layers, with keys and values of one size and scores as they are."""
+    options = model.config.get_text_config().to_dict()
+    return set(options.get("layer_types") or ()) <= {"full_attention"} and not any(map(options.get, _OTHERWISE))
 
 
 def _below(above: Tensor, below: Tensor) -> Tensor:
