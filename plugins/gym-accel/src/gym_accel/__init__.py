@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from gym_core import GymError
 from gym_torch import KernelLibrary
@@ -15,6 +17,7 @@ __all__ = [
     "FlashAttention2",
     "FlashAttention3",
     "FlexAttention",
+    "HubAttention",
     "Liger",
     "OnGpu",
     "OnTriton",
@@ -114,6 +117,26 @@ class FlashAttention3(FlashAttention):
     install: ClassVar[str] = "install the folder hopper of github.com/Dao-AILab/flash-attention"
     capability: ClassVar[tuple[int, int]] = (9, 0)
     gpu: ClassVar[str] = "a GPU of compute capability 9.0 (Hopper)"
+
+
+class HubAttention(FlashAttention):
+    """Attention of packed rows by a repository of the Hugging Face Hub that has `flash_attn_varlen_func`, such as FlashAttention.
+
+    Its code is fetched and runs in this process; nothing is fetched without a GPU.
+    """
+
+    target: ClassVar[str] = "gym_accel.hub_functions:attention"
+    package: ClassVar[str] = "kernels"
+    install: ClassVar[str] = "pip install 'gym-accel[hub]'"
+    capability: ClassVar[tuple[int, int]] = (8, 0)
+    gpu: ClassVar[str] = "a GPU of compute capability 8.0"
+
+    repository: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", examples=["kernels-community/flash-attn2"])]
+    """Owner and name on the Hub."""
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", examples=["0123456789abcdef0123456789abcdef01234567"])]
+    """The commit, in full: a branch or a tag may say another thing tomorrow."""
+    trust_remote_code: bool = False
+    """Whether an owner may be anyone; without it, one that the Hub marks as a trusted publisher of kernels."""
 
 
 class VarlenAttention(OnGpu):
