@@ -23,13 +23,19 @@ SPECIAL = json.loads((TINY / "tokenizer.json").read_text(encoding="utf-8"))["add
 
 
 def write_model(
-    into: Path, vocabulary: int, *data: str, ends: int = 1, shape: Mapping[str, Any] = SHAPE, half: bool = False
+    into: Path,
+    vocabulary: int,
+    *data: str,
+    ends: int = 1,
+    shape: Mapping[str, Any] = SHAPE,
+    half: bool = False,
+    device: str = "cpu",
 ) -> Path:
     """Write a model whose tokenizer was trained on datasets; a large vocabulary has rows that no text uses.
 
     `ends` tokens end an answer, the last ones of the vocabulary beside the usual one: random weights give all tokens
     about the same probability, so the lengths of answers are spread geometrically around `vocabulary / ends`. `shape` is all of
-    its `config.json` but the vocabulary; `half` writes bf16.
+    its `config.json` but the vocabulary; `half` writes bf16; the weights are drawn on `device`.
     """
     into.mkdir(parents=True)
     tokenizer = _tokenizer(*data)
@@ -41,7 +47,8 @@ def write_model(
         **{**shape, "vocab_size": vocabulary}, eos_token_id=end, pad_token_id=tokenizer.token_to_id("<|endoftext|>")
     )
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if half else torch.float32)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if half else torch.float32)
     model.generation_config.eos_token_id = [end, *range(vocabulary - ends + 1, vocabulary)]
     model.save_pretrained(into)
     return into

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from peers.process import Result, Spec, arguments, clock, held, peak, schedule, serve
 
 GROUP = 8  #: answers to a prompt
+SHARE = 0.3  #: of the memory of a GPU, for vLLM
 
 
 @dataclass(kw_only=True)
@@ -41,6 +42,7 @@ class Rolling(Spec):
     prompts: str  #: `prompt`, a list of messages, a line each
     longest: int  #: most tokens of an answer
     cache: str | None = None  #: kind of cache that the peer generates with
+    vllm: bool = False  #: whether both answer with vLLM, in the process that trains
 
 
 def vowels(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
@@ -88,6 +90,8 @@ def gym(spec: Rolling) -> Rolled:
     before = held()
     reward = {"name": "python", "function": "peers.rollouts:vowels", "conversational": True}
     algorithm = {"name": "grpo", "rewards": [reward], "group_size": GROUP, "max_new_tokens": spec.longest}
+    if spec.vllm:
+        algorithm["rollouts"] = {"name": "vllm-colocated", "gpu_memory_utilization": SHARE}
     data = {"sources": [spec.prompts]}
     recipe = load_recipe({"model": spec.model, "data": data, "algorithm": algorithm, **schedule(spec)})
     with patch("gym_rl.training_setup.Rollouts", Timed):
@@ -130,6 +134,7 @@ def trl(spec: Rolling) -> Rolled:
         num_generations=GROUP,
         max_completion_length=spec.longest,
         cache_implementation=spec.cache,
+        **({"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": SHARE} if spec.vllm else {}),
         loss_type="grpo",
         beta=0.0,
         shuffle_dataset=False,

@@ -14,15 +14,24 @@ from typing import Any
 from peers.process import Spec
 
 
-def run(peer: str, spec: Spec) -> Any:
-    """Run one peer in a process of its own, and return its result, an object of `spec.result`."""
-    done = subprocess.run(
-        [sys.executable, "-m", type(spec).__module__, peer, json.dumps(asdict(spec))],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(peer: str, spec: Spec, seconds: float | None = None) -> Any:
+    """Run one peer in a process of its own, and return its result, an object of `spec.result`.
+
+    Raises SystemExit where it fails, or takes more `seconds`.
+    """
+    before = os.environ.get("PYTHONPATH")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", type(spec).__module__, peer, json.dumps(asdict(spec))],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [before])])},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
+        raise SystemExit(f"{peer} failed\n{said[-3000:]}\nit took more than {seconds:.0f} s") from None
     if done.returncode:
         raise SystemExit(f"{peer} failed\n{done.stderr[-3000:]}")
     return spec.result(**json.loads(done.stdout.strip().splitlines()[-1]))

@@ -9,15 +9,23 @@ from typing import Any
 
 RANK = 16  #: of LoRA
 GIB = 2**30
-#: By way, who can train so; the first is this project.
+#: By way, who can do so; the first is this project. After a name comes in which form it does, of `FORMS`.
 PEERS: Mapping[str, tuple[str, ...]] = {
-    "full": ("gym", "trl", "llamafactory", "unsloth"),
-    "lora": ("gym", "trl", "llamafactory", "unsloth"),
+    "full": ("gym", "gym compiled", "gym fp8", "trl", "llamafactory", "unsloth"),
+    "lora": ("gym", "gym compiled", "gym fp8", "trl", "llamafactory", "unsloth"),
     "qlora": ("gym", "trl", "llamafactory", "unsloth"),
-    "grpo": ("gym", "trl"),
+    "grpo": ("gym", "gym vllm", "trl", "trl vllm"),
+    "decode": ("gym", "gym eager", "transformers"),
+}
+#: Options of a worker's spec by form: layers compiled, products in fp8 in compiled layers, answers by vLLM, steps without graphs.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "compiled": {"compiled": True},
+    "fp8": {"compiled": True, "fp8": "rowwise"},
+    "vllm": {"vllm": True},
+    "eager": {"graphs": False},
 }
 #: By way, bytes of a parameter beside activations: fp32 weights, gradients and two moments; or bf16; or 4 bits and scales.
-STATE = {"full": 16.0, "grpo": 16.0, "lora": 2.0, "qlora": 0.57}
+STATE = {"full": 16.0, "grpo": 16.0, "lora": 2.0, "qlora": 0.57, "decode": 2.0}
 #: By way, how often a product with a frozen or trained weight is computed: forward, for what came in, and for the weight.
 PASSES = {"full": 3, "grpo": 3, "lora": 2, "qlora": 2}
 
@@ -97,6 +105,7 @@ SIZES = {
     "7B": _size("llama", 4096, 11_008, 32, 32, 32, 128, 32_000, tied=False),
 }
 TINY = _size("qwen3", 64, 96, 2, 4, 2, 16, 512, tied=True)  #: to try the plan itself with
+MINIATURE = _size("qwen3", 64, 96, 2, 4, 2, 16, 8_192, tied=True)  #: to try the workers with, on a CPU
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,14 @@ def cases(room: float, quick: bool) -> Iterator[Case]:
             if needs > 0.9 * room:
                 yield Case(size, way, (), f"weights and optimizer take {needs / GIB:.0f} GiB of {room / GIB:.0f} GiB")
             else:
-                yield Case(size, way, tuple(peer for peer in peers if peer == "gym" or find_spec(peer) is not None))
+                yield Case(size, way, tuple(filter(_installed, peers)))
+
+
+def _installed(peer: str) -> bool:
+    """Whether a peer is there, and what its form needs."""
+    name, _, form = peer.partition(" ")
+    needed = [*([] if name == "gym" else [name]), *(["vllm"] if form == "vllm" else [])]
+    return all(find_spec(package) is not None for package in needed)
 
 
 def of_llamafactory(

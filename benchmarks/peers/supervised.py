@@ -37,6 +37,8 @@ class Tuning(Spec):
     half: bool = False  #: whether the peers hold frozen weights in bf16, as Gym does where they are stored so
     quantized: bool = False  #: whether the frozen weights are held in 4 bits (NF4)
     kernels: list[str] = field(default_factory=list)  #: libraries that Gym tries
+    compiled: bool = False  #: whether Gym compiles its layers
+    fp8: str | None = None  #: as Gym's `model.fp8` has it
     flash: bool = False  #: whether the peers attend by FlashAttention-2
     folder: str = ""  #: where LLaMA-Factory finds its data
     dataset: str = ""  #: how it is called there
@@ -54,7 +56,9 @@ def gym(spec: Tuning) -> Tuned:
 def recipe_of(spec: Tuning) -> dict[str, Any]:
     """Return the recipe of Gym."""
     adapter = {"adapter": spec.adapter} if spec.adapter else {}
-    model: dict[str, Any] = {"path": spec.model, "kernels": spec.kernels}
+    model: dict[str, Any] = {"path": spec.model, "kernels": spec.kernels, "fp8": spec.fp8}
+    if spec.compiled:
+        model["compile"] = True
     if spec.quantized:
         model["quantization"] = "bnb_4bit"
     recipe = {"model": model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}

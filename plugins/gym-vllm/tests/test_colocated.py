@@ -108,7 +108,7 @@ def test_it_answers_with_vllm_itself(bench, monkeypatch) -> None:
     pytest.importorskip("vllm")
 
     class Engine(Colocated):
-        memory: float = 0.2
+        gpu_memory_utilization: float = 0.2
         max_model_len: int | None = 128
         dtype: str = "float32"
 

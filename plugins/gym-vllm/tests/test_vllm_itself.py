@@ -20,7 +20,7 @@ def test_it_holds_to_the_laws_of_engines(bench, law) -> None:
         pytest.skip("there is no command `vllm`")
 
     class Engine(VLLM):
-        memory: float = 0.2
+        gpu_memory_utilization: float = 0.2
         max_model_len: int | None = 128
         dtype: str = "float32"
 

@@ -54,7 +54,7 @@ def captured(work: Again) -> Again:
 
 
 class Graphs:
-    """The steps of one decoding. The first is compared with a plain pass; where it differs or cannot be captured, none is used."""
+    """The steps of one decoding. The first is compared with a plain pass; where that differs or fails, none is used."""
 
     def __init__(self, model: PreTrainedModel, capture: Callable[[Again], Again]) -> None:
         """Begin without any; `capture` makes what does a pass again."""
