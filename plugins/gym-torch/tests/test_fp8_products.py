@@ -8,13 +8,24 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gym_core import GymError
 from gym_testkit.architectures import build
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.generator import Generator
 from gym_torch.model import fp8_products
-from gym_torch.model.fp8_products import Fp8Forward, Fp8Recipe, able, check, product, scaled, use, weights_kept
+from gym_torch.model.fp8_products import (
+    Fp8Forward,
+    Fp8Recipe,
+    Scaled,
+    able,
+    check,
+    product,
+    scaled,
+    use,
+    weights_kept,
+)
 
 RECIPES: tuple[Fp8Recipe, ...] = ("rowwise", "rowwise_with_gw_hp")
 OUT = 2.0**-8  #: rounding of a result in bf16, relative
@@ -87,13 +98,27 @@ def test_a_token_does_not_depend_on_its_company():
     assert torch.equal(layer(given)[3:4], alone)
 
 
+def test_a_gpu_takes_what_it_is_given():
+    """On tensors without data, for which torch asks what its kernels ask: how matrices lie, and sizes that 16 divides."""
+    given, by_out, weight = torch.randn(37, 64), torch.randn(37, 48), torch.randn(48, 64)
+    for pair in ((given, weight), (by_out, weight.T), (by_out.T, given.T)):
+        held = [scaled(matrix) for matrix in pair]
+        with FakeTensorMode():
+            left, right = (
+                Scaled(*(torch.empty_strided(p.shape, p.stride(), dtype=p.dtype, device="cuda") for p in each))
+                for each in held
+            )
+            assert product(left, right).shape == (len(pair[0]), len(pair[1]))
+
+
 def test_rows_of_zeros_and_numbers_that_are_not_finite():
     matrix = torch.zeros(3, 16)
-    matrix[1, 2], matrix[2, 5] = 448.0, float("inf")
-    found = scaled(matrix)
-    assert torch.equal(found.numbers.float()[:2], matrix[:2])
-    out = product(found, scaled(torch.eye(16)))
-    assert out[0].eq(0).all() and out[1].isfinite().all() and not out[2].isfinite().any()
+    for wrong in (float("inf"), float("nan")):
+        matrix[1, 2], matrix[2, 5] = 448.0, wrong
+        found = scaled(matrix)
+        assert torch.equal(found.numbers.float()[:2], matrix[:2])
+        out = product(found, scaled(torch.eye(16)))
+        assert out[0].eq(0).all() and out[1].isfinite().all() and not out[2].isfinite().any()
 
 
 def test_layers_of_a_model_compute_so_but_for_the_head_and_what_has_odd_sizes():

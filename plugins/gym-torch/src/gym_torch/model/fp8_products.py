@@ -29,7 +29,7 @@ Fp8Recipe = Literal["rowwise", "rowwise_with_gw_hp"]
 KEY = "model.fp8"
 E4M3 = torch.float8_e4m3fn
 LARGEST = torch.finfo(E4M3).max
-SMALLEST = 2.0**-100  #: scale, of rows of zeros
+EXPONENTS = -100, 127  #: of scales; rows of zeros have the smallest one
 MULTIPLE = 16  #: sizes of a matrix that the products of a GPU take
 CAPABILITY = (8, 9)  #: of the first GPUs with such products
 
@@ -44,11 +44,13 @@ class Scaled(NamedTuple):
 def scaled(matrix: Tensor) -> Scaled:
     """Round a matrix `[rows, columns]` to fp8; columns of zeros fill it up to a size that products take.
 
-    What a power of two divides keeps its digits, so there is one rounding, whatever the matrix is held in. A row with a number
-    that is not finite has none that is.
+    What a power of two divides keeps its digits, so there is one rounding, whatever the matrix is held in. Products of a row with
+    a number that is not finite are not finite.
     """
     largest = torch.linalg.vector_norm(matrix, float("inf"), 1, keepdim=True, dtype=torch.float32)
-    scales = torch.exp2(torch.log2(largest / LARGEST).ceil()).clamp(min=SMALLEST)
+    exponents = torch.log2(largest / LARGEST).ceil().nan_to_num(nan=EXPONENTS[1]).clamp(*EXPONENTS)
+    bits = exponents.int() + 127 << 23  # for some devices round powers of two
+    scales = bits.view(torch.float32)
     numbers = (matrix * scales.reciprocal().to(matrix.dtype)).to(E4M3).contiguous()
     lacking = -numbers.shape[1] % MULTIPLE
     if lacking:
