@@ -236,8 +236,14 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Run the tests that need an accelerator, with the Python that runs nox: its torch must know the device."""
-    session.run(sys.executable, "-m", "pytest", "-m", "gpu", *session.posargs, external=True)
+    """Run the tests that need an accelerator, with the Python that runs nox: its torch must know the device.
+
+    Only files with such tests are looked at, for to import all takes minutes; what is skipped is said with its reason.
+    """
+    folders = [ROOT / "tests", *(folder / "tests" for folder in FOLDERS)]
+    found = [path for folder in folders for path in sorted(folder.rglob("test_*.py")) if "mark.gpu" in path.read_text()]
+    options = ["-m", "gpu", "-v", "-rs", "--durations=10", "-p", "no:cacheprovider", *session.posargs]
+    session.run(sys.executable, "-m", "pytest", *map(str, found), *options, external=True)
 
 
 @nox.session(venv_backend="none")

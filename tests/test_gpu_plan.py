@@ -1,9 +1,11 @@
-"""What `benchmarks/gpu.py` plans: shapes and FLOPs as torch counts them, what fits, and what LLaMA-Factory is told."""
+"""What `benchmarks/gpu.py` plans: shapes and FLOPs as torch counts them, what fits, what peers are told, and what is kept."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,10 @@ from gym_core import load_recipe
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from peers.sizes import GIB, PEERS, SIZES, TINY, cases, of_llamafactory  # noqa: E402
+from gpu import chosen, measure  # noqa: E402
+from peers import generation, rollouts, supervised  # noqa: E402
+from peers.gpu_runs import WAYS, Bench, Scale  # noqa: E402
+from peers.sizes import GIB, PEERS, SIZES, TINY, Case, cases, of_llamafactory  # noqa: E402
 from peers.supervised import Tuning, recipe_of  # noqa: E402
 
 TOKENS = 32
@@ -89,3 +94,42 @@ def test_what_llamafactory_is_told_are_its_keys(way, tmp_path):
 def test_without_a_gpu_it_says_so():
     done = subprocess.run([sys.executable, BENCHMARKS / "gpu.py", "--quick"], capture_output=True, text=True)
     assert done.returncode == 77 and "no GPU" in done.stderr and not done.stdout
+
+
+WORKERS = {"full": supervised.gym, "qlora": supervised.gym, "grpo": rollouts.gym, "decode": generation.gym}
+
+
+@pytest.fixture(scope="module")
+def bench(data, tmp_path_factory):
+    scale = Scale(length=64, rows=1, steps=2, warm=1, answers=8, prompt=24, answer=3, rounds=2, decoded=2)
+    return Bench(tmp_path_factory.mktemp("gpu"), 1e12, scale)
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way != "decode")) for way in WORKERS])
+def test_a_worker_does_in_small_what_it_does_on_a_gpu(bench, way):
+    spec, figures = WAYS[way](bench, Case("miniature", way, ()), "gym")
+    found = figures(WORKERS[way](spec))
+    speed = found["answers_per_second" if way == "grpo" else "tokens_per_second"]
+    assert speed > 0 and found["peak_gib"] > 0 and json.dumps(found)
+
+
+def test_what_was_measured_is_kept_and_what_fails_or_has_no_time_is_said(tmp_path, capsys):
+    class Runs:
+        done: list[str] = []
+
+        def run(self, case, peer):
+            self.done.append(f"{case.size} {case.way} {peer}")
+            if peer == "trl":
+                raise SystemExit("trl failed\nTraceback\nOutOfMemoryError: 80 GiB")
+            return {"tokens_per_second": 7}
+
+    into, later = tmp_path / "gpu.json", time.monotonic() + 1e6
+    planned = [Case("7B", "lora", ("gym", "gym fp8", "trl")), Case("7B", "qlora", ("gym",))]
+    assert [peer for _, peer in chosen(planned, ["7B lora gym"])] == ["gym", "gym fp8"]
+    runs = list(chosen(planned, []))
+    assert len(runs) == 4 and not measure(Runs(), runs, into, time.monotonic()) and not into.exists()
+    found = measure(Runs(), runs[1:], into, later)
+    assert found["7B lora trl"] == "Traceback OutOfMemoryError: 80 GiB" and json.loads(into.read_text()) == found
+    assert len(measure(Runs(), runs, into, later)) == 4
+    assert Runs.done == [*found, "7B lora gym", "7B lora trl"], "a figure is not measured again, a failure is"
+    assert "not begun" in capsys.readouterr().err

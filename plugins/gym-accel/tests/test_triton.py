@@ -22,7 +22,7 @@ RECIPE = {"data": "rows.jsonl", "algorithm": "sft"}
 def test_every_kernel_is_that_of_its_definition(environment):
     file = Path(__file__).with_name("triton_definitions.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-4000:]
 
 

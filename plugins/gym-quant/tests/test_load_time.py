@@ -269,7 +269,10 @@ def test_bits_that_a_method_does_not_have_are_refused() -> None:
 @pytest.mark.parametrize("quantizer", [*VARIANTS, EETQ()], ids=told)
 def test_a_gpu_computes_with_the_same_weights(quantizer: Quantizer) -> None:
     codec, device = quantizer.build(), torch.device("cuda")
-    codec.check(PretrainedConfig(), device)
+    try:
+        codec.check(PretrainedConfig(), device)
+    except GymError as error:  # a package that is not installed
+        pytest.skip(str(error))
     weight = torch.randn(256, 128, generator=torch.Generator().manual_seed(0))
     stored = {name: tensor.to(device) for name, tensor in codec.encode(weight.to(device)).items()}
     decoded = codec.decode(stored, weight.shape).float()
