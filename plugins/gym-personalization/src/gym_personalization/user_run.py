@@ -133,9 +133,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     references = tuple(Reference(each, policy, adapter, base.loaded, run) for each in config.further())
     if references and not resuming and any(bool(pair.second.any()) for pair in pairs_of(built, recipe).values()):
         raise AloneError("an adapter that goes on is no base to be compared with", key="adapter", fix=FIX)
-    parts = Parts(
-        run, config, base.loaded, adapter, objective, policy, data, train, base.accelerator, references, resuming
-    )
+    parts = Parts(run, config, base.loaded, adapter, objective, policy, data, train, base.spread, references, resuming)
     found: Contribution = contributed(parts)
     if found.resources:
         raise AloneError("this algorithm holds resources of its own", key="algorithm", fix=FIX)

@@ -21,6 +21,7 @@ class PreferenceAlgorithm(TorchAlgorithm):
     """
 
     contribution: ClassVar[str] = "gym_preference.training_setup:preferences"
+    context_parallel: ClassVar[bool] = True
     disable_dropout: ClassVar[bool] = True
     referenced: ClassVar[bool] = False
     """Whether responses are measured by how much likelier they are than under a reference."""

@@ -20,6 +20,7 @@ class SFT(TorchAlgorithm):
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
     contribution: ClassVar[str] = "gym_sft.accuracy:supervised"
+    context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "conversation"
     branches: ClassVar[bool] = True
     streams: ClassVar[bool] = True
@@ -95,6 +96,7 @@ class Pretrain(TorchAlgorithm):
 
     objective: ClassVar[str] = "gym_sft.objective:NextToken"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
+    context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "text"
     streams: ClassVar[bool] = True
     measures_apart: ClassVar[bool] = True

@@ -22,6 +22,8 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
 from gym_torch.distributed.accelerator import new_accelerator, spread_of
+from gym_torch.distributed.context_parallel import check_dropout, check_shared
+from gym_torch.distributed.strategies import sharing
 from gym_torch.further_models import trained_further
 from gym_torch.loop import checks, summary, train_loop
 from gym_torch.loop.adapter_initialization import first_step, initialize
@@ -82,6 +84,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     checks.adapter(adapted, model)
     if config.disable_dropout:
         disable_dropout(adapted.model)
+    check_dropout(adapted.model, sharing(recipe))
 
     objective: Objective[Any, Any] = load_object(config.objective)(config, model.layout)
     auxiliary = objective.load_auxiliary_modules(model, trained_further(config, recipe, model, train))
@@ -90,6 +93,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     spread.place(adapted.model)
     bf16 = model.precision == "bf16"
     policy: Policy[Any] = objective.policy(adapted.model, bf16, temperature=objective.temperature, auxiliary=auxiliary)
+    policy.context = spread.context
 
     checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
     found = checkpoints.to_go_on_from(run)
@@ -97,9 +101,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         training_state.load(found, adapted, policy)
 
     references = tuple(Reference(each, policy, adapted, model, run) for each in config.further() if not each.trains)
-    parts = Parts(
-        run, config, model, adapted, objective, policy, data, train, accelerator, references, found is not None
-    )
+    parts = Parts(run, config, model, adapted, objective, policy, data, train, spread, references, found is not None)
     contribution = contributed(parts)
     for resource in contribution.resources:
         resources.enter_context(resource)
@@ -113,8 +115,10 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     alone = accelerator.num_processes == 1
     if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
-    changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
+    compiles = False if spread.context else model.compile
+    changeover = resources.enter_context(changeover_of(run, layers, compiles, source.tokens, alone))
     wrapped = spread.wrap(policy).train()
+    check_shared(policy, spread)
 
     groups = groups_of(policy.model, policy)
     optimizer_config, optimizer = optimizer_of(recipe, groups, train, accelerator.num_processes)
@@ -164,8 +168,9 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 def begin(parts: Parts[Any, Any, Any], objective: Objective[Any, Any], source: Source) -> None:
     """Find the first values of what trains, check that the policy is what it is compared with, and keep what it began as."""
     ready = partial(load, parts.references)
-    first = partial(first_step, parts.policy, objective, source, parts.accelerator, parts.train.seed, ready)
-    initialize(parts.adapted, parts.policy, first)
+    first = partial(first_step, parts.policy, objective, source, parts.spread, parts.train.seed, ready)
+    with parts.spread.whole_rows():  # what an adapter sees of a layer is then what one process does
+        initialize(parts.adapted, parts.policy, first)
     if parts.config.disable_dropout:
         check_same_in_training(parts.policy, parts.layout, parts.run.recipe)
         keep_start(parts.adapted, parts.model, parts.run)

@@ -11,7 +11,16 @@ from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import package_of
-from gym_torch.kinds import Adapter, KernelLibrary, LoadTimeQuantizer, TorchBackend, at_load, no_quantized_model, part
+from gym_torch.kinds import (
+    Adapter,
+    KernelLibrary,
+    LoadTimeQuantizer,
+    TorchBackend,
+    TorchStrategy,
+    at_load,
+    no_quantized_model,
+    part,
+)
 from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
@@ -155,12 +164,16 @@ class TorchAlgorithm(DataAlgorithm):
     `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
     `model` is a float64 causal language model; what is trained beside it comes as `auxiliary`. Value and gradient must agree.
     """
+    context_parallel: ClassVar[bool] = False
+    """Whether processes may share the tokens of its rows (`distributed.context_parallel_size`): it asks its policy for nothing
+    but `log_probs` and `hidden`, draws no random numbers, and deals out samples by `rank` and `world` of
+    `gym_torch.contribution.Parts`, which are those of a group of processes."""
     disable_dropout: ClassVar[bool] = False
     """Whether the loss compares log-probabilities of the policy with those of a reference, or of what sampled: dropout is then
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer nor the processes, a
+        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer, the processes nor this, a
         quantizer of loaded models is to work after training, a whole model is to train that is quantized, or rows without an
         end do not fit.
         """
@@ -174,8 +187,15 @@ class TorchAlgorithm(DataAlgorithm):
         if quantized and ((adapter := part(recipe, Adapter)) is None or adapter.saves_model):
             raise no_quantized_model("the model")
         strategies = "gym_torch.distributed.strategies"
-        for check in ("gym_torch.planners:check", f"{strategies}:check_spread", f"{strategies}:check_cut"):
+        checks = ("check_spread", "check_cut", "check_context")
+        for check in ("gym_torch.planners:check", *(f"{strategies}:{name}" for name in checks)):
             load_object(check)(recipe)
+        if (strategy := part(recipe, TorchStrategy)) and strategy.shares_rows() > 1 and not self.context_parallel:
+            raise RecipeError(
+                "this algorithm does not say that processes may share the tokens of its rows",
+                key="distributed.context_parallel_size",
+                fix="leave it out, or name another algorithm, such as sft or dpo",
+            )
         data = part(recipe, Data)
         if data and data.streams() and not self.streams:
             raise RecipeError(

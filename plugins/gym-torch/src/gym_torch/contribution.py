@@ -18,6 +18,7 @@ from gym_core import PluginError, Run, Train
 from gym_core.component import load_object
 from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
+from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
 from gym_torch.loop.prepared_data import (
@@ -58,7 +59,7 @@ class Parts(Generic[C, O, P, E_co]):
     policy: P  #: not laid out over the processes yet
     data: Prepared[E_co]
     train: Train  #: with a value in place of every `auto`
-    accelerator: Accelerator
+    spread: Replicated  #: how the policy lies over the processes
     references: tuple[Reference, ...]  #: those of `TorchAlgorithm.further` that do not train, in that order
     resumed: bool  #: whether the run goes on from a checkpoint
 
@@ -68,14 +69,19 @@ class Parts(Generic[C, O, P, E_co]):
         return self.model.layout
 
     @property
+    def accelerator(self) -> Accelerator:
+        """What knows the device and the processes of this run."""
+        return self.spread.accelerator
+
+    @property
     def rank(self) -> int:
-        """Number of this process."""
-        return int(self.accelerator.process_index)
+        """Number of this process among those with batches of their own: those that share the tokens of a batch have one."""
+        return self.spread.rank
 
     @property
     def world(self) -> int:
-        """How many processes there are."""
-        return int(self.accelerator.num_processes)
+        """How many of them there are."""
+        return self.spread.world
 
 
 def _nothing(job: Job) -> None:

@@ -122,6 +122,10 @@ class TorchStrategy(Held, Strategy):
         """Whether a process holds but a part of each parameter: then optimizers must work elementwise."""
         raise undeclared(self, "shards(self) -> bool: return ...")
 
+    def shares_rows(self) -> int:
+        """Return how many processes, one after another, share the tokens of each row. Default: each has rows of its own."""
+        return 1
+
 
 def no_quantized_model(what: str) -> GymError:
     """Return the error of weights that are quantized where a whole model would be saved; `what` says which."""

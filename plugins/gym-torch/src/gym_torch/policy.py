@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from gym_core import PluginError
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
+from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.model.fused_modules import fuse
-from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.hidden_states import hidden_states, shared_states
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
@@ -55,6 +56,7 @@ class Policy(nn.Module, Generic[B]):
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
         self.noise: Noise | None = None  #: on embeddings in training
         self.balance: Balance | None = None  #: of experts in training
+        self.context: ContextGroup | None = None  #: the processes that share the tokens of its rows
 
     @property
     def auxiliary_modules(self) -> list[AuxiliaryModule]:
@@ -71,6 +73,11 @@ class Policy(nn.Module, Generic[B]):
         Where `batch.nucleus` is there, in the distribution over those tokens alone.
         """
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            context = self.sharing
+            if context and hidden is None and batch.nucleus is None:  # each process scores the labels at its own tokens
+                own, states = self._shared(batch, batch.target_index, context)
+                scores = label_log_probs(states, self.head, batch.targets[own], self.chunk)
+                return context.joined(scores, own, len(batch.targets))
             states = self.hidden(batch) if hidden is None else hidden
             if batch.nucleus is not None:
                 return nucleus_log_probs(states, self.head, batch.targets, batch.nucleus, self.chunk)
@@ -87,7 +94,22 @@ class Policy(nn.Module, Generic[B]):
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""
-        return hidden_states(self.model, batch, places, self._around)
+        context = self.sharing
+        if context is None:
+            return hidden_states(self.model, batch, places, self._around)
+        chosen = batch.target_index if places is None else places
+        own, states = self._shared(batch, chosen, context)
+        return context.joined(states, own, len(chosen))
+
+    @property
+    def sharing(self) -> ContextGroup | None:
+        """The processes that share the tokens of its rows now."""
+        return self.context if self.context and self.context.active else None
+
+    def _shared(self, batch: Batch, places: Tensor, context: ContextGroup) -> tuple[Tensor, Tensor]:
+        """Return which of the flat `places` are this process's, `[k]`, and their last hidden states `[k, dim]`."""
+        own = context.own(places)
+        return own, shared_states(self.model, batch, places[own], context, self._around)
 
     @contextmanager
     def _around(self, batch: Batch) -> Iterator[None]:

@@ -139,7 +139,9 @@ class Reference:
                 _put_start(frozen.model, run.recipe, run.output / START)
             hold_alike(frozen.model, policy.model)
         device = next(policy.parameters()).device
-        return Scorer(Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval())
+        other: Policy[Any] = Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval()
+        other.context = policy.context
+        return Scorer(other)
 
 
 def hold_alike(copied: nn.Module, own: nn.Module) -> None:

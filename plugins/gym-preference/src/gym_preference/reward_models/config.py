@@ -22,6 +22,7 @@ class RewardModel(TorchAlgorithm):
     Use it for: a reward for reinforcement learning, or to rank responses by, from pairs.
     """
 
+    context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "preference"
     streams: ClassVar[bool] = True
     measures_apart: ClassVar[bool] = True
@@ -45,6 +46,7 @@ class ProcessRewardModel(TorchAlgorithm):
     Use it for: responses of several steps that were labelled one by one: it finds the step that went wrong.
     """
 
+    context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "stepwise"
     streams: ClassVar[bool] = True
     measures_apart: ClassVar[bool] = True

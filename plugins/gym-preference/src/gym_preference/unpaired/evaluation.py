@@ -39,10 +39,11 @@ class UnpairedEvaluation:
 
     def __call__(self, job: Job) -> Mapping[str, float] | None:
         """Return `loss` and the other metrics; None where a signal came."""
-        rank, world = job.accelerator.process_index, job.accelerator.num_processes
         every = np.arange(len(self.examples))
         found = self.reference_point.of(job.progress.step, *self.measure(self.reference_point.measured, every))
         whole = [self.examples[int(index)] for index in every]
-        step = with_reference_point(once(self.examples, self.train, self.layout, rank, world), whole, found)
+        step = with_reference_point(
+            once(self.examples, self.train, self.layout, job.spread.rank, job.spread.world), whole, found
+        )
         metrics = HeldOutLoss(step)(job)
         return metrics and {**metrics, self.reference_point.name: found}

@@ -16,15 +16,42 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_torch.distributed.optimizer_state import State, take
+from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.policy import Policy
 
 
 class Replicated:
     """The whole model in every process; gradients are averaged over processes in the last backward pass of a step."""
 
+    context: ContextGroup | None = None  #: the processes that share the tokens of each batch with this one
+
     def __init__(self, accelerator: Accelerator) -> None:
         """Use the processes that accelerate sees; one process is the simplest case."""
         self.accelerator = accelerator
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among those with batches of their own; processes that share batches have the same."""
+        return int(self.accelerator.process_index) // self.sharing
+
+    @property
+    def world(self) -> int:
+        """How many of them there are."""
+        return int(self.accelerator.num_processes) // self.sharing
+
+    @property
+    def sharing(self) -> int:
+        """How many processes share batches; 1 where each has its own."""
+        return self.context.size if self.context else 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first of the processes that share its batches, which speaks for all of them."""
+        return int(self.accelerator.process_index) % self.sharing == 0
+
+    def whole_rows(self) -> AbstractContextManager[None]:
+        """Return the context in which each process computes whole rows, also where others share its batches."""
+        return self.context.whole_rows() if self.context else nullcontext()
 
     def place(self, model: PreTrainedModel) -> None:
         """Bring the model to where it can first be tried out: this process's device."""
@@ -39,6 +66,9 @@ class Replicated:
         """Return the context of forward and backward over one batch; `last` for the last batch of a step."""
         silent: AbstractContextManager[None] = nullcontext() if last else self.accelerator.no_sync(policy)
         return silent
+
+    def reshard(self) -> None:
+        """Let go of what an evaluation left whole; here nothing is."""
 
     def clip(self, trained: Sequence[nn.Parameter], most: float) -> Tensor:
         """Scale the gradients down to an L2 norm of `most`, where that is not 0; return the norm before, a scalar."""

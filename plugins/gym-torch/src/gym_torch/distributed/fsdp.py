@@ -51,6 +51,12 @@ class Sharded(Replicated):
         """Exchange gradients after every batch: keeping them until the last would need them whole."""
         return nullcontext()
 
+    def reshard(self) -> None:
+        """Let go of what an evaluation left whole."""
+        for module in self._policy.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
     def clip(self, trained: Sequence[nn.Parameter], most: float) -> Tensor:
         """Clip by the norm over all shards."""
         norm = nn.utils.clip_grad_norm_(trained, most or math.inf)
@@ -58,14 +64,14 @@ class Sharded(Replicated):
 
     def optimizer(self, optimizer: torch.optim.Optimizer, policy: nn.Module) -> State:
         """Gather the state tensor by tensor; only the main process keeps them."""
-        self._reshard()
+        self.reshard()
         main = self.accelerator.is_main_process
         return take(optimizer, policy, lambda tensor: self.full(tensor) if main else self.full(tensor).to("meta"))
 
     @contextmanager
     def whole(self, policy: nn.Module) -> Iterator[None]:
         """Put whole parameters, on the CPU, in the place of the shards, and the shards back afterwards."""
-        self._reshard()
+        self.reshard()
         places = [
             (module, name, weight)
             for module in policy.modules()
@@ -94,9 +100,3 @@ class Sharded(Replicated):
         if not isinstance(parameter, DTensor):
             return super().like(tensor, parameter)
         return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
-
-    def _reshard(self) -> None:
-        """Let go of what an evaluation left whole."""
-        for module in self._policy.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from gym_core import PluginError, Recipe, RecipeError
 from gym_core.component import load_object
@@ -28,13 +28,28 @@ class DDP(TorchStrategy):
     timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds for which the processes wait for one that does not come along; then the run ends and says which."""
 
+    context_parallel_size: PositiveInt = 1
+    """Context parallelism: so many processes share the tokens of each row, and each holds the activations of its own. For samples
+    that are too long for one; a divisor of the number of processes and of that of attention heads."""
+
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.processes and self.processes % self.context_parallel_size:
+            raise ValueError(f"{self.processes} processes cannot be cut into groups of {self.context_parallel_size}")
+        return self
+
     def shards(self) -> bool:
         """Every process holds whole parameters."""
         return False
 
+    def shares_rows(self) -> int:
+        """Return how many the recipe says."""
+        return self.context_parallel_size
+
     def build(self, **context: Any) -> Ranks:
         """Meet the other processes; a process alone needs no torch for it."""
-        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        check_groups(self.context_parallel_size, _processes())
+        alone = not _several()
         wait_passively()
         ranks: Ranks = Ranks() if alone else super().build(**context)
         return ranks
@@ -76,15 +91,42 @@ def check_spread(recipe: Recipe) -> None:
     if strategy is not None and not strategy.spread:
         name = type(strategy).__name__
         raise PluginError(
-            f"{name} does not declare `spread`, and this run has {os.environ['WORLD_SIZE']} processes",
+            f"{name} does not declare `spread`, and this run has {_processes()} processes",
             where=f"{type(strategy).__module__}.{name}",
             key="distributed",
             fix="set `spread: ClassVar[str]` to a module:class; docs/kinds.md says what it is called with",
         )
 
 
+def check_context(recipe: Recipe) -> None:
+    """Raise RecipeError where the processes that a recipe or torchrun starts make no groups that share rows."""
+    strategy = part(recipe, TorchStrategy)
+    if strategy is not None and _several():
+        check_groups(strategy.shares_rows(), _processes())
+
+
+def check_groups(size: int, processes: int) -> None:
+    """Raise RecipeError where so many processes cannot be cut into groups of a size."""
+    if processes % size:
+        raise RecipeError(
+            f"{processes} process{'es' * (processes > 1)} cannot be cut into groups of {size}",
+            key="distributed.context_parallel_size",
+            fix=f"start a multiple of {size}, as with --nproc {size}",
+        )
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _several() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return _processes() > 1
+
+
+def sharing(recipe: Recipe) -> int:
+    """Return how many of several processes share the tokens of each row."""
+    strategy = part(recipe, TorchStrategy) if _several() else None
+    return 1 if strategy is None else strategy.shares_rows()
 
 
 def shards(recipe: Recipe) -> bool:

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from gym_torch.batch import Batch
+from gym_torch.distributed.collectives import gathered
+from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.step_batches import reseed
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.objective import Objective
@@ -38,7 +38,7 @@ def first_step(
     policy: Policy[Any],
     objective: Objective[Any, Any],
     source: Source,
-    accelerator: Accelerator,
+    spread: Replicated,
     seed: int,
     ready: Callable[[], None],
 ) -> Iterator[FirstStepBatch]:
@@ -47,10 +47,9 @@ def first_step(
     `ready` is called before: from then on the objective can compute its loss.
     """
     ready()
-    step = next(source.steps(0, accelerator.process_index, accelerator.num_processes))
-    batches = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]
-    if accelerator.num_processes > 1:
-        batches = gather_object(batches)
+    step = next(source.steps(0, spread.rank, spread.world))
+    own = [list(examples) for examples in step.batches[: len(step.batches) - step.spare]]
+    batches = gathered(spread.accelerator, own if spread.first else [])
     device = next(policy.parameters()).device
     policy.train()
     for number, examples in enumerate(batches):

@@ -13,7 +13,8 @@ from gym_optim.kinds import Optimizer, Scheduler
 from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
-from gym_torch.distributed.strategies import check_cut, shards
+from gym_torch.distributed.context_parallel import check_model
+from gym_torch.distributed.strategies import check_cut, shards, sharing
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
@@ -23,6 +24,7 @@ from gym_torch.model.loading import LoadedModel
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
     """Raise RecipeError for what the algorithm, the optimizer and the model cannot do together."""
     check_cut(recipe)
+    check_model(model, sharing(recipe))
     if model.neftune_noise_alpha and config.disable_dropout:
         raise RecipeError(
             "the noise would be in the policy and not in what it is compared with",

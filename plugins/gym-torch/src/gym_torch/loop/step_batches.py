@@ -23,7 +23,7 @@ class StepBatches:
     batches: Sequence[Any]  #: `Batch`es of the objective
     seeds: Sequence[int]  #: number of each in the whole step
     counted: int  #: how many of them count, from the first on
-    weight: float  #: of the step: what every loss is divided by
+    weight: float  #: of the step: what every loss is divided by; processes that share batches each count them
     tokens: float
     samples: float
 
@@ -32,8 +32,8 @@ class StepBatches:
         """Lay the step out. Raises DataError where nothing in it is to be trained on."""
         train, progress, accelerator = job.train, job.progress, job.accelerator
         # Each batch is seeded by its number in the whole step, so dropout does not depend on which process has it.
-        world = accelerator.num_processes
-        seeds = range(accelerator.process_index, world * len(step.batches), world)
+        world = job.spread.world
+        seeds = range(job.spread.rank, world * len(step.batches), world)
         batches: list[Batch] = []
         for seed, examples in zip(seeds, step.batches, strict=True):
             job.ranks.at(place(progress.step, examples))
@@ -51,7 +51,7 @@ class StepBatches:
             names = [name for batch in batches for name in batch.ids]
             why = f"step {progress.step + 1} has nothing to learn from: {', '.join(names[:5])}"
             raise DataError(why, key="data")
-        return cls(batches, seeds, counted, weight, tokens, samples)
+        return cls(batches, seeds, counted, weight, tokens / job.spread.sharing, samples / job.spread.sharing)
 
 
 def reseed(seed: int, step: int, number: int) -> None:

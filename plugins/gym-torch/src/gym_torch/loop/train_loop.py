@@ -35,7 +35,7 @@ def run(job: Job) -> None:
     from; GymError at the first loss or gradient that is not finite.
     """
     train, progress = job.train, job.progress
-    found = job.source.steps(progress.step, job.accelerator.process_index, job.accelerator.num_processes)
+    found = job.source.steps(progress.step, job.spread.rank, job.spread.world)
     steps = promised(found, Iterator, f"{named(job.source)}.steps", "algorithm")  # type: ignore[type-abstract]
     peaks = [group["initial_lr"] for group in job.optimizer.param_groups]
     job.observer.started(progress)
@@ -87,7 +87,7 @@ def skip(job: Job, step: Step) -> None:
     progress = job.progress
     progress.step, progress.epoch = progress.step + 1, step.epoch
     progress.skipped.append(progress.step)
-    counted = step.batches[: len(step.batches) - step.spare]
+    counted = step.batches[: len(step.batches) - step.spare] if job.spread.first else ()
     names = gathered(job.accelerator, [example.id for batch in counted for example in batch])
     job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.batch import Batch
+from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.model.segment_attention import NO_MASK
 
 Around = Callable[[Batch], AbstractContextManager[None]]
@@ -43,6 +44,14 @@ def hidden_states(
         start += len(found[-1])
     width = batch.tokens.shape[1]
     return torch.cat(found)[torch.tensor(starts, device=chosen.device)[chosen // width] + chosen % width]
+
+
+def shared_states(
+    model: PreTrainedModel, batch: Batch, places: Tensor, context: ContextGroup, around: Around
+) -> Tensor:
+    """Return the last hidden states `[k, dim]` at flat `places` `[k]`, all of them this process's, of a row that is shared."""
+    with around(batch):
+        return _run(model, batch, context)[0][places // context.size]
 
 
 def backbone_states(model: PreTrainedModel, **given: Any) -> Tensor:
@@ -89,10 +98,14 @@ def no_cache(forward: Callable[..., Any]) -> dict[str, bool]:
     return {"use_cache": False} if takes else {}
 
 
-def _run(model: PreTrainedModel, batch: Batch) -> Tensor:
+def _run(model: PreTrainedModel, batch: Batch, context: ContextGroup | None = None) -> Tensor:
     given: dict[str, Any] = {"input_ids": batch.tokens}
     if batch.spans is not None:
-        given |= {"position_ids": batch.positions, "spans": batch.spans, "attention_mask": NO_MASK}
+        given |= {"position_ids": batch.positions}
     if batch.experts is not None:
         given["experts"] = batch.experts
+    if context is not None:
+        given = {name: context.part(whole) for name, whole in given.items()} | {"context": context}
+    if batch.spans is not None:
+        given |= {"spans": batch.spans, "attention_mask": NO_MASK}
     return backbone_states(model, **given)

@@ -9,6 +9,7 @@ torch's fused attention.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
 from gym_torch.model import attention_operator, block_attention
+from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.model.fused_attention import CHOICES, chosen
 from gym_torch.model.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
@@ -38,6 +40,7 @@ def segment_attention(
     attention_mask: Tensor | None,
     *,
     spans: Spans | None = None,
+    context: ContextGroup | None = None,
     shared: Attend | None = None,
     cached: Cached | None = None,
     scaling: float | None = None,
@@ -55,6 +58,7 @@ def segment_attention(
         value: as `key`.
         attention_mask: what `sdpa` would be given; not looked at where there are spans.
         spans: the segments of the row.
+        context: the processes that share the tokens of the row; None where all of them are here.
         shared: attends in place of all this, given the number of the layer and the scale, where rows share what they continue.
         cached: attends in place of all this, given the number of the layer and how scores are made, where rows are as long as
             they are.
@@ -81,7 +85,9 @@ def segment_attention(
         if unknown:
             why = f"{type(module).__name__} hands `{unknown[0]}` to its attention, which is not known in packed rows"
             raise GymError(why, key="model.attention", fix="set `model: {attention: sdpa}`")
-        out = _in_row(query, key, value, spans, rule, dropout)
+        given = query, key, value
+        attend = partial(_in_row, spans=spans, rule=rule, dropout=dropout)
+        out = attend(*given) if context is None else context.attend(given, sum(spans.lengths), attend)
     elif softcap is not None:
         seen = _triangle(query.shape[2], key.shape[2], None, query.device) if attention_mask is None else attention_mask
         out = _capped(query, key, value, seen, rule, dropout)
