@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import Prediction, predict
 from gym_plan.skeleton import skeleton
 from gym_plan.trace import Trace
+from gym_torch import DDP
+from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
 LLAMA_70B: dict[str, Any] = {
@@ -169,3 +172,17 @@ def test_a_second_copy_holds_matrices_as_they_are_stored_and_the_rest_as_what_tr
     buffers = sum(buffer.nbytes for buffer in model.buffers())
     assert built.weights - buffers == 4 * built.parameters
     assert reference.weights - buffers == 2 * (built.parameters - rest) + 4 * rest
+
+
+@pytest.mark.parametrize("recompute", [False, "tiled"])
+def test_processes_that_share_rows_each_have_their_part_of_them(tmp_path: Path, recompute: bool | str) -> None:
+    """All work is still there; what is left of the activations is a little more than a half and a quarter."""
+    found = dict[int, Prediction]()
+    for size in (1, 2, 4):
+        recipe = recipe_of(tmp_path, QWEN, gradient_checkpointing=recompute)
+        shared = replace(recipe, distributed=DDP(context_parallel_size=size))
+        found[size] = predict(shared, skeleton(shared, "fp32", CPU), planned(NextToken(None, PACKED), [128, 96]))
+    for size, part in found.items():
+        assert part.memory.activations == pytest.approx(found[1].memory.activations / size, rel=0.25)
+        assert part.memory.weights == found[1].memory.weights
+        assert part.flops == pytest.approx(found[1].flops, rel=0.02)

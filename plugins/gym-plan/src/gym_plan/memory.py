@@ -24,6 +24,7 @@ from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_plan.layers import left_out
+from gym_plan.shared_rows import FirstOfGroup
 from gym_plan.skeleton import Skeleton
 from gym_plan.trace import Timeline, Trace
 from gym_torch.batch import Batch
@@ -57,7 +58,7 @@ class Prediction:
 
     memory: Memory
     tokens: int  #: tokens of samples in the batch
-    flops: int  #: floating-point operations, recomputation included
+    flops: int  #: floating-point operations, recomputation included, of all processes that share its rows
 
 
 def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any, Any]:
@@ -92,7 +93,7 @@ def predict(recipe: Recipe, built: Skeleton, batch: Batch) -> Prediction:
         # Those that stay may be the first to come.
         peak=weights + state + peak + (held or 0),
     )
-    return Prediction(memory, batch.size, flops)
+    return Prediction(memory, batch.size, flops * built.sharing)
 
 
 class _States(Objective[Any, Any]):
@@ -122,6 +123,7 @@ def _trace(built: Skeleton, objective: Objective[Any, Any], batch: Batch, passin
         with built.device:
             auxiliary = objective.auxiliary_modules(model)
         policy = objective.policy(model, built.precision == "bf16", declared_head(model), auxiliary=auxiliary)
+        policy.context = FirstOfGroup(built.sharing) if built.sharing > 1 else None
         trace.ignore([*policy.parameters(), *policy.buffers()])
         hooks = [
             weight.register_post_accumulate_grad_hook(_let_go)

@@ -32,6 +32,7 @@ class Plan:
     batch_tokens: int  #: tokens of samples in the largest batch
     rows: int  #: its shape: rows, and tokens a row
     length: int
+    context_parallel_size: int  #: processes that share them; the memory is that of one
     based_on: str
     memory: Memory
     available: int  #: bytes of memory of this machine
@@ -89,6 +90,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         batch_tokens=found.tokens,
         rows=batch.tokens.shape[0],
         length=batch.tokens.shape[1],
+        context_parallel_size=built.sharing,
         based_on=work.note,
         memory=found.memory,
         available=memory_at_hand(built.device),

@@ -22,7 +22,7 @@ def show(plan: Plan) -> None:
         ("weights", size(memory.weights), ""),
         ("gradients", size(memory.gradients), "held at once"),
         ("optimizer state", size(memory.optimizer), ""),
-        ("activations", size(memory.activations), f"{plan.rows} x {plan.length:,} tokens, {plan.precision}"),
+        ("activations", size(memory.activations), _rows(plan)),
         ("head", size(memory.head), "one chunk of logits, forward and backward"),
         ("predicted peak", size(memory.peak), _verdict(plan)),
         ("", "", ""),
@@ -48,6 +48,11 @@ def size(count: float) -> str:
         ((2**power, name) for power, name in ((40, "TiB"), (30, "GiB")) if count >= 2**power), (2**20, "MiB")
     )
     return f"{count / unit:,.1f} {name}"
+
+
+def _rows(plan: Plan) -> str:
+    shared = f", shared by {plan.context_parallel_size} processes" if plan.context_parallel_size > 1 else ""
+    return f"{plan.rows} x {plan.length:,} tokens{shared}, {plan.precision}"
 
 
 def _verdict(plan: Plan) -> str:

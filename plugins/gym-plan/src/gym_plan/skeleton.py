@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from gym_core import Recipe, RecipeError
 from gym_core.component import load_object
 from gym_plan.layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
+from gym_plan.shared_rows import sharing
 from gym_torch.batch import Batch
 from gym_torch.config import Further, torch_algorithm
 from gym_torch.kinds import Adapter, TorchBackend, part
@@ -50,6 +51,7 @@ class Skeleton:
     gradients: int  #: bytes of all gradients
     layout: Layout
     further: tuple[Skeleton, ...] = ()  #: further models that are in memory in every step
+    sharing: int = 1  #: processes that share the tokens of a row, of which this is one
 
     @property
     def kept(self) -> list[Skeleton]:
@@ -139,6 +141,7 @@ def built_alone(
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
         layout=loaded.layout,
+        sharing=sharing(recipe, loaded),
     )
 
 
