@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError, RecipeError
 from gym_testkit import architectures
 from gym_torch import DDP, FSDP
-from gym_torch.batch import packed
+from gym_torch.batch import packed, padded
 from gym_torch.distributed.context_parallel import check_dropout, check_model
 from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.model.gradient_checkpointing import recompute_layers
@@ -135,6 +135,13 @@ def test_a_process_holds_its_share_of_the_activations() -> None:
     alone(model, counted)
     shared_by(4, model, counted)
     assert kept[4] < 0.4 * kept[1], kept
+
+
+def test_rows_that_are_not_packed_are_refused() -> None:
+    policy: Policy[Any] = Policy(model_of("qwen3"))
+    policy.context = ContextGroup(0, 2)
+    with pytest.raises(GymError, match="not packed"):
+        policy(padded(*separate()))
 
 
 def test_heads_that_cannot_be_shared_are_refused() -> None:

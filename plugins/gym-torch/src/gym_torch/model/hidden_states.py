@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.batch import Batch
-from gym_torch.model.context_parallel import ContextGroup
+from gym_torch.model.context_parallel import KEY, ContextGroup
 from gym_torch.model.segment_attention import NO_MASK
 
 Around = Callable[[Batch], AbstractContextManager[None]]
@@ -49,7 +49,12 @@ def hidden_states(
 def shared_states(
     model: PreTrainedModel, batch: Batch, places: Tensor, context: ContextGroup, around: Around
 ) -> Tensor:
-    """Return the last hidden states `[k, dim]` at flat `places` `[k]`, all of them this process's, of a row that is shared."""
+    """Return the last hidden states `[k, dim]` at flat `places` `[k]`, all of them this process's, of a row that is shared.
+
+    Raises GymError where the batch is no packed row.
+    """
+    if batch.spans is None:
+        raise GymError("rows that are not packed cannot be shared by processes", key=KEY, fix=f"leave {KEY} out")
     with around(batch):
         return _run(model, batch, context)[0][places // context.size]
 
