@@ -17,7 +17,7 @@ from typing import Any
 
 import report
 from peers.material import DATA, write_model
-from peers.runs import run
+from peers.runs import run, together
 from peers.shape import SHAPE, SMALL
 from peers.supervised import Tuned, Tuning
 
@@ -28,6 +28,7 @@ TEXT, KILO = "tinyshakespeare", 1024
 POLICIES = ("tiled", "offload")  #: of `train.gradient_checkpointing`
 PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536) + 512 * SMALL  #: in matrices
 MOST = 0.5  #: of TRL's peak
+LORA = {"name": "lora", "rank": 8}  #: trains little, so that nearly all memory is that of the row
 
 
 def measure(out: report.Report, quick: bool) -> None:
@@ -58,6 +59,39 @@ def longest(out: report.Report, _quick: bool) -> None:
     """Run a step of Gym alone over 128k tokens, which takes an hour or so: attention is 16 times that of 32k."""
     precision = precision_probe.trial(512).precision
     _compare(out, 128, precision, report.matmul_rate(precision), others=())
+
+
+def context_parallel(out: report.Report, quick: bool) -> None:
+    """Train LoRA over one sample in one process, and in two that share its tokens; quick: at 2k and 8k tokens."""
+    lengths, precision = (2, 8) if quick else (8, 32), precision_probe.trial(512).precision
+    peaks = {kilo: _shared(out, kilo, precision) for kilo in lengths}
+    (short, few), (long, many) = peaks.items()
+    slopes = {name: (many[name] - few[name]) / (long - short) for name in many}
+    out.figures["MiB for each further 1,024 tokens"] = {name: round(each / 2**20, 1) for name, each in slopes.items()}
+    for name in ("first of two", "second of two"):
+        out.check(f"{long}k tokens: {name} / one process, peak", round(many[name] / many["one"], 3), at_most=0.75)
+        out.check(f"further tokens: {name} / one process", round(slopes[name] / slopes["one"], 3), at_most=0.6)
+
+
+def _shared(out: report.Report, kilo: int, precision: str) -> dict[str, int]:
+    """Run one step in one process and in two; return the peaks in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = replace(_prepared(Path(folder), kilo * KILO, precision), recompute=True, adapter=LORA)
+        one, two = run("gym", spec), together("gym", replace(spec, sharing=2), 2)
+    found: dict[str, Tuned] = dict(zip(("one", "first of two", "second of two"), (one, *two), strict=True))
+    peaks = {name: result.peak_bytes - result.base_bytes for name, result in found.items()}
+    out.figures[f"{precision}, {kilo}k tokens, shared"] = {
+        "peak_mib": {name: round(peak / 2**20) for name, peak in peaks.items()},
+        "seconds": {name: round(result.seconds[0], 1) for name, result in found.items()},
+        "loss": {name: result.losses[0] for name, result in found.items()},
+        "gradient_norm": {name: result.norms[0] for name, result in found.items()},
+    }
+    print(out.figures[f"{precision}, {kilo}k tokens, shared"], flush=True, file=sys.stderr)
+    bound, last = 1e-5 if precision == "fp32" else 1e-2, two[-1]
+    for name, own, other in (("loss", one.losses, last.losses), ("gradient norm", one.norms, last.norms)):
+        apart = round(abs(own[0] / other[0] - 1), 7)
+        out.check(f"{precision}, {kilo}k tokens: {name}, two processes and one apart", apart, at_most=bound)
+    return peaks
 
 
 def _compare(
@@ -123,4 +157,4 @@ def _flops(tokens: int) -> float:
 
 
 if __name__ == "__main__":
-    report.main(measure, __doc__ or "", at_32k=at_32k, longest=longest)
+    report.main(measure, __doc__ or "", at_32k=at_32k, longest=longest, context_parallel=context_parallel)

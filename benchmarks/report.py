@@ -84,9 +84,8 @@ def main(measure: Measure, doc: str, **parts: Measure) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, same checks")
     parser.set_defaults(parts=None)
     for name, part in parts.items():
-        parser.add_argument(
-            f"--{name}", action="append_const", const=part, dest="parts", help=f"the part `{name}` alone"
-        )
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, action="append_const", const=part, dest="parts", help=f"the part `{name}` alone")
     options = parser.parse_args()
     report, before = Report(), os.getloadavg()[0]
     for part in options.parts or [measure]:

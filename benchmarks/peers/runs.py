@@ -19,22 +19,37 @@ def run(peer: str, spec: Spec, seconds: float | None = None) -> Any:
 
     Raises SystemExit where it fails, or takes more `seconds`.
     """
-    before = os.environ.get("PYTHONPATH")
+    return _result(peer, spec, _started(peer, spec), seconds)
+
+
+def together(peer: str, spec: Spec, processes: int) -> list[Any]:
+    """Run one peer in several processes that work on one run, as torchrun starts them, and return the result of each."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    shared = {"WORLD_SIZE": processes, "MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": True, "OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // processes)}
+    members = [_started(peer, spec, **shared, RANK=rank, LOCAL_RANK=rank) for rank in range(processes)]
+    return [_result(peer, spec, member) for member in members]
+
+
+def _started(peer: str, spec: Spec, **environment: Any) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    more = {"PYTHONPATH": path} | {name: str(value) for name, value in environment.items()}
+    command = [sys.executable, "-m", type(spec).__module__, peer, json.dumps(asdict(spec))]
+    return subprocess.Popen(command, env=os.environ | more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _result(peer: str, spec: Spec, process: subprocess.Popen[str], seconds: float | None = None) -> Any:
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", type(spec).__module__, peer, json.dumps(asdict(spec))],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [before])])},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired as error:
-        said = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
-        raise SystemExit(f"{peer} failed\n{said[-3000:]}\nit took more than {seconds:.0f} s") from None
-    if done.returncode:
-        raise SystemExit(f"{peer} failed\n{done.stderr[-3000:]}")
-    return spec.result(**json.loads(done.stdout.strip().splitlines()[-1]))
+        said, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, errors = process.communicate()
+        raise SystemExit(f"{peer} failed\n{errors[-3000:]}\nit took more than {seconds:.0f} s") from None
+    if process.returncode:
+        raise SystemExit(f"{peer} failed\n{errors[-3000:]}")
+    return spec.result(**json.loads(said.strip().splitlines()[-1]))
 
 
 def fastest(peer: str, settings: Iterable[Any], skip: int) -> tuple[Any, Any]:

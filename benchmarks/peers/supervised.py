@@ -36,6 +36,7 @@ class Tuning(Spec):
     algorithm: Any = "sft"  #: as Gym's recipe has it; the peers know no other
     half: bool = False  #: whether the peers hold frozen weights in bf16, as Gym does where they are stored so
     quantized: bool = False  #: whether the frozen weights are held in 4 bits (NF4)
+    sharing: int = 1  #: processes that share the tokens of each row
     kernels: list[str] = field(default_factory=list)  #: libraries that Gym tries
     compiled: bool = False  #: whether Gym compiles its layers
     fp8: str | None = None  #: as Gym's `model.fp8` has it
@@ -63,6 +64,7 @@ def recipe_of(spec: Tuning) -> dict[str, Any]:
         model["quantization"] = "bnb_4bit"
     recipe = {"model": model, "data": spec.data, "algorithm": spec.algorithm, **adapter, **schedule(spec)}
     recipe["train"]["gradient_checkpointing"] = spec.recompute
+    recipe["distributed"] = {"name": "ddp", "context_parallel_size": spec.sharing}
     return recipe
 
 
