@@ -76,6 +76,8 @@ def test_ids_are_those_of_the_template_of_the_model_or_of_the_file(bench: Bench,
         ({"peft_config": {"name": "freeze", "freeze_trainable_layers": 1}}, ("adapter", "trainable_layers", 1)),
         ({"pref_loss": "simpo", "simpo_gamma": 0.3}, ("algorithm", "simpo_gamma", 0.3)),
         ({"enable_activation_checkpointing": False}, ("train", "gradient_checkpointing", False)),
+        ({"cp_size": 2, "cp_mode": "ulysses"}, ("distributed", "context_parallel_size", 2)),
+        ({"cp_size": 2, "dist_config": {"name": "fsdp2"}}, ("distributed", "context_parallel_size", 2)),
     ],
     ids=str,
 )

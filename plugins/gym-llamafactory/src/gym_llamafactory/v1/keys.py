@@ -78,10 +78,6 @@ STATED: dict[str, Stated] = {
     "model_class": Stated(
         ("llm",), "is of models with another head", "leave it out, or train a reward model: algorithm=reward_model"
     ),
-    "cp_size": Stated(
-        why="where parts of a sample lie: the numbers are the same",
-        note="samples are not cut up over processes: each lies whole on one, and needs its memory",
-    ),
     "full_determinism": Stated(OFF, "is no option", "leave it out: a run on a CPU repeats bit for bit"),
     "resume_from_checkpoint": Stated((None, "auto"), "a run goes on from its own last checkpoint", "leave it out"),
 }

@@ -57,17 +57,21 @@ def _optimizer(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> No
 
 
 def _processes(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
-    spread = _named(flat, "dist_config", told)
+    spread, sharing = _named(flat, "dist_config", told), flat.pop("cp_size", None)
     name = spread.pop("name", "")
-    if not name or "distributed" in sections:
+    if "distributed" in sections:
+        return
+    if sharing not in (None, 1):
+        sections["distributed"] = {"context_parallel_size": sharing}
+    if not name:
         return
     if name == "deepspeed":
         try:
-            sections["distributed"] = zero(spread.pop("config_file", None) or {})
+            mapping_of(sections, "distributed")["name"] = zero(spread.pop("config_file", None) or {})
         except ValueError as error:
             told.problem("dist_config.config_file", str(error))
     elif name == "fsdp2":
-        sections["distributed"] = "fsdp"
+        mapping_of(sections, "distributed")["name"] = "fsdp"
     else:
         why = "spreads experts and layers in a way that is not here"
         told.problem("dist_config.name", f"`{name}` {why}", "set it to fsdp2, or leave the section out")
