@@ -69,13 +69,15 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         stack.enter_context(closing(rewards))
         engine = stack.enter_context(closing(build_engine(parts, tokenizer)))
         log, seed = CompletionLog(parts, tokenizer), parts.train.seed
-        generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed)
+        processes = int(parts.accelerator.process_index), int(parts.accelerator.num_processes)
+        generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed, *processes)
         scores = RoundScores(parts, {**passes(parts, engine), **more})
         fingerprint = parts.data.fingerprint
         source = Rollouts(generator, parts.train, parts.layout, fingerprint, scores.columns, log.round, scores.sampled)
         evaluation, held_out = None, parts.data.validation
         if held_out:
-            generator = RolloutGenerator(evaluation_options(config), held_out, engine, tokenizer, rewards, seed)
+            asked = evaluation_options(config), held_out
+            generator = RolloutGenerator(*asked, engine, tokenizer, rewards, seed, *processes)
             evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
         resources = [stack.pop_all()]
     return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)

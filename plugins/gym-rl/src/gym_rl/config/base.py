@@ -27,6 +27,7 @@ class PolicyGradient(TorchAlgorithm):
     largest_steps: ClassVar[str] = "gym_rl.rollouts.largest_rollouts:LargestRollouts"
     measure: ClassVar[str] = "reward"
     better: ClassVar[str] = "higher"
+    context_parallel: ClassVar[bool] = True
     disable_dropout: ClassVar[bool] = True
     advantage: ClassVar[str] = ""
     """`module:function` from rewards `[completions]` and groups `[completions]` to advantages `[completions]`."""

@@ -15,6 +15,7 @@ class PPO(ClippedPolicyGradient):
     """Proximal policy optimization: a clipped policy loss with GAE advantages from a critic, which is trained as well."""
 
     contribution: ClassVar[str] = "gym_rl.ppo:rollouts_with_values"
+    context_parallel: ClassVar[bool] = False  # a critic of its own computes whole rows
     objective: ClassVar[str] = "gym_rl.ppo:PPOLoss"
     credit: ClassVar[str] = "gym_rl.ppo:gae_advantages"
 

@@ -34,8 +34,7 @@ class RewardEvaluation:
         job.ranks.at("")  # answering and judging take their time
         self.generator.engine.refresh()
         asked = np.repeat(np.arange(len(self.generator.prompts)), self.generator.config.group_size)
-        ranks = job.accelerator.process_index, job.accelerator.num_processes
-        found = self.generator(0, asked, range(len(asked)), *ranks)
+        found = self.generator(0, asked, range(len(asked)))
         self.keep(found, job.progress.step)
         if found.rewards.isnan().all():
             return None

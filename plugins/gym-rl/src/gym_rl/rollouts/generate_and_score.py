@@ -51,28 +51,28 @@ class RolloutGenerator:
     tokenizer: Tokenizer
     judge: Callable[[Sequence[RewardInput]], RewardResult]
     seed: int = 0
+    process: int = 0  #: number of this process: each samples its share of the completions
+    processes: int = 1
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed, or say nothing
 
-    def __call__(self, number: int, asked: Ints, streams: Sequence[int], rank: int = 0, world: int = 1) -> Experience:
+    def __call__(self, number: int, asked: Ints, streams: Sequence[int]) -> Experience:
         """Return the completions of round `number`, scored, the same in every process; each process gives its share.
 
         Args:
             number: of the round, from 0.
             asked: indices of the prompts, `[completions]`; `group_size` equal ones in a row are a group.
             streams: of the random numbers of each completion, `[completions]`.
-            rank: of this process.
-            world: how many there are.
 
         """
         size = self.config.group_size
-        mine = [place for place in range(len(asked)) if place // size % world == rank]
+        mine = [place for place in range(len(asked)) if place // size % self.processes == self.process]
         prompts = [self.prompts[int(asked[place])] for place in mine]
         made = self._answers(prompts, [streams[place] for place in mine])
         judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
         compared = judged.totals if judged.compared is None else judged.compared
         said = [_Verdict.of(judged, number) for number in range(len(mine))]
         found, reasons = list(zip(mine, made, judged.totals, compared, said, strict=True)), [judged.reasons]
-        if world > 1:
+        if self.processes > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
             reasons = gather_object(reasons)
         _, every, totals, apart, verdicts = zip(*found, strict=True)

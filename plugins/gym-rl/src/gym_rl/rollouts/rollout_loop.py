@@ -150,7 +150,7 @@ class Rollouts(Source):
             self.next_prompt = places.stop
             asked = np.repeat(self.order.samples(places.start, places.stop), self.config.group_size)
             streams = range(places.start * self.config.group_size, places.stop * self.config.group_size)
-            found = self.generator(number, asked, streams, rank, world)
+            found = self.generator(number, asked, streams)
             for name, where in found.failed.items():
                 self.failures[name] = self.failures.get(name, 0) + int(where.sum())
             return self.sampled(found, lambda experience: self.mini_batches.own_share(experience, rank, world))

@@ -30,7 +30,7 @@ def with_top_p_sets(
     """Return a round that knows the tokens that could be drawn, the same in every process.
 
     `tokens` returns those of a batch as `gym_torch.policy.Policy.nucleus` does. Together the `batches` of all processes hold each
-    completion once.
+    completion once, those of processes that share batches counted once.
     """
     found: list[tuple[int, np.ndarray, np.ndarray]] = []
     for answers in batches:
@@ -43,7 +43,9 @@ def with_top_p_sets(
         found += [(one.number, a.numpy(), b.numpy()) for one, a, b in zip(answers, own, sets, strict=True)]
     if world > 1:
         found = gather_object(found)
-    _, counted, drawable = zip(*sorted(found, key=lambda answer: answer[0]), strict=True)
+    # Processes that share batches all have them.
+    every = {number: (counts, tokens) for number, counts, tokens in found}
+    counted, drawable = zip(*(every[number] for number in sorted(every)), strict=True)
     made = experience.with_columns({"nucleus_size": torch.from_numpy(np.concatenate(counted))})
     return replace(made, nucleus=torch.from_numpy(np.concatenate(drawable)))
 
