@@ -21,10 +21,12 @@ def tell_start(job: Job, policy: Policy[Any], samples: str) -> None:
     trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
     every = sum(weight.numel() for weight in policy.parameters())
     every += sum(module.numbers for module in stored_modules(policy).values())
-    world = job.accelerator.num_processes
+    world, sharing = job.accelerator.num_processes, job.spread.sharing
     say(
         f"training {trained:,} of {every:,} parameters on {samples}, "
-        f"{job.progress.total:,} steps" + f", {world} processes" * (world > 1)
+        f"{job.progress.total:,} steps"
+        + f", {world} processes" * (world > 1)
+        + f", of which {sharing} share each row" * (sharing > 1)
     )
 
 
@@ -48,6 +50,7 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
             "precision": model.precision,
             "device": precision_probe.device_name(),
             "processes": job.accelerator.num_processes,
+            "context_parallel_size": job.spread.sharing,
         },
         data={"fingerprint": data.fingerprint, "report": data.report},
         memory={
