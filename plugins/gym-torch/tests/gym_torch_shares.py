@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gym_torch import DDP, FSDP, Transformers
 
 SETTINGS: dict[str, Any] = {"max_steps": 2, "batch_size": 2, "accumulate": 2, "learning_rate": 1e-3, "eval_every": 1}
 FIGURES = ("loss", "grad_norm", "eval_loss")
-STRATEGIES = {"ddp": DDP, "fsdp": FSDP}
+STRATEGIES = {"ddp": DDP, "fsdp": FSDP, "shared": partial(DDP, context_parallel_size=2)}
 
 
 def carried_out(

@@ -15,12 +15,18 @@ from gym_core.discovery import entries
 from gym_testkit.architectures import write_mixture
 
 NAMES = [entry.name for entry in entries("adapters")]
-REFUSED = {("adalora", "fsdp"): ("a part of the gradients", "distributed", "set distributed: ddp")}
+KEY = "distributed.context_parallel_size"
+REFUSED = {
+    ("adalora", "fsdp"): ("a part of the gradients", "distributed", "set distributed: ddp"),
+    ("prefix_tuning", "shared"): ("do not compute what one does", KEY, f"leave {KEY} out"),
+    ("prompt_tuning", "shared"): ("do not compute what one does", KEY, f"leave {KEY} out"),
+}
 FORMS = [
     ("fsdp", "fp32"),
     pytest.param(("ddp", "fp32"), marks=pytest.mark.slow),
     pytest.param(("fsdp", "bf16"), marks=pytest.mark.slow),
     pytest.param(("ddp", "bf16"), marks=pytest.mark.slow),
+    pytest.param(("shared", "fp32"), marks=pytest.mark.slow),
 ]
 Runs = dict[str, dict[str, Any]]
 
