@@ -74,7 +74,7 @@ def test_more_than_there_are_heads_of_keys() -> None:
     check(model_of("qwen3 with windows"), likelihoods(ROW), 4)
 
 
-@pytest.mark.parametrize("policy", [True, "selective", "tiled"])
+@pytest.mark.parametrize("policy", [True, "selective", "tiled", "offload"])
 def test_layers_that_compute_again(policy: bool | str) -> None:
     model = model_of("qwen3").train()
     recompute_layers(model, policy)

@@ -28,7 +28,7 @@ from gym_torch.checkpoints.saving import Results
 from gym_torch.config import torch_algorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, contributed
-from gym_torch.kinds import TorchBackend, part
+from gym_torch.kinds import TorchBackend, TorchStrategy, part
 from gym_torch.loop import checks
 from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
@@ -178,6 +178,8 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
     config, train, backend = torch_algorithm(recipe), recipe.train, recipe.model
     optimizer = part(recipe, Optimizer) or AdamW()
     libraries = backend.kernel_libraries() if isinstance(backend, TorchBackend) else ()
+    strategy = part(recipe, TorchStrategy)
+    sharing = 1 if strategy is None else strategy.shares_rows()
     name = type(config).__name__
     wrong = (
         (config.largest_steps, "algorithm", f"{name} makes its samples while it trains"),
@@ -191,6 +193,7 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
         ),
         (keeps_best(train), "train.keep_best", "checkpoints of single users are not kept"),
         (libraries, "model.kernels", "kernels of libraries are tried for one run"),
+        (sharing > 1, "distributed.context_parallel_size", "processes are to share its rows"),
     )
     for found, key, why in wrong:
         if found:

@@ -115,8 +115,9 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     alone = accelerator.num_processes == 1
     if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
-    compiles = False if spread.context else model.compile
-    changeover = resources.enter_context(changeover_of(run, layers, compiles, source.tokens, alone))
+    changeover = None  # layers that talk to other processes are not compiled, also where the run was before
+    if spread.context is None:
+        changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
     wrapped = spread.wrap(policy).train()
     check_shared(policy, spread)
 
