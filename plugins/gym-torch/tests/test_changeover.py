@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gym_core import Run
 from gym_core.record import RunRecord
 from gym_torch.compile_ahead import TRIAL, has_room, said
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
-from gym_torch.model import onednn_linear
+from gym_torch.model import ahead_of_time, compiled_code, onednn_linear
 from gym_torch.model.compiling import Trial
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
@@ -26,25 +25,30 @@ class Later(Ahead):
     """Answers when it was asked so many times."""
 
     def __init__(self, trial: Trial, times: int) -> None:
-        self.trial, self.times, self.ended = trial, times, False
+        self.trial, self.times, self.ended, self.left = trial, times, False, False
 
     def found(self) -> Trial | None:
         self.times -= 1
         return None if self.times >= 0 else self.trial
+
+    def leave(self) -> None:
+        self.left = True
 
     def __exit__(self, *_: object) -> None:
         self.ended = True
 
 
 @pytest.fixture
-def other_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def other_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Have compiled layers compute a little else, as rounding would have it, and more visibly."""
 
-    def compiled(self: nn.Module, **_: object) -> None:
-        self.register_forward_hook(lambda _module, _inputs, output: output * 1.01)
+    def install(layers: list[nn.Module], *_: object) -> None:
+        for layer in layers:
+            layer.register_forward_hook(lambda _module, _inputs, output: output * 1.01)
 
-    monkeypatch.setattr(nn.Module, "compile", compiled)
-    yield
+    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
+    monkeypatch.setattr(ahead_of_time, "make", lambda groups, *_: [alike.layers[0] for alike in groups])
+    monkeypatch.setattr(ahead_of_time, "install", install)
 
 
 def begun(model: Path, output: Path, step: int, event: int | None = None) -> Run:
@@ -68,6 +72,18 @@ def test_a_killed_run_ends_bit_for_bit_as_one_that_was_not(
     if killed == 1:
         train(begun(model_path, tmp_path / "later", 4))
         assert not same(weights(tmp_path / "whole"), weights(tmp_path / "later"))
+
+
+@pytest.mark.slow
+def test_so_does_one_with_real_code(model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
+    train(begun(model_path, tmp_path / "whole", 3))
+    for killed in (1, 5):
+        with pytest.raises(Crash):
+            train(begun(model_path, tmp_path / f"{killed}", 3, killed))
+        train(begun(model_path, tmp_path / f"{killed}", 3))
+        assert same(weights(tmp_path / "whole"), weights(tmp_path / f"{killed}"))
+    assert len(list((tmp_path / "compiled").glob("layers-*/note.json"))) == 1
 
 
 def test_products_of_one_dnn_do_not_depend_on_whether_layers_will_be_compiled(
@@ -108,12 +124,12 @@ def test_the_step_is_recorded_before_anything_depends_on_it(
 
 
 def test_a_run_that_ends_before_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so where compiled layers were asked for, and not where the run ended by an error."""
+    """Where compiled layers were asked for, it says so and has them made for later runs, but not where it ended by an error."""
     for asked in (True, "auto"):
         ahead = Later(FASTER, times=9)
         with Changeover(RunRecord(tmp_path / "run.json"), lambda: 0.0, ahead, asked) as changeover:
             changeover.before(0)
-        assert ahead.ended and ahead.times == 8
+        assert ahead.ended and ahead.times == 8 and ahead.left is (asked is True)
     assert capsys.readouterr().err.count("layers were not compiled: the run was over before") == 1
     with (
         pytest.raises(KeyboardInterrupt),

@@ -1,7 +1,7 @@
 """Compiles the layers of a run in a process of its own, which leaves their code in the folder that the run looks in.
 
-The process builds the model as the run does, from the recipe in `run.json`, and runs one layer of it. It ends with the run: its
-standard input is a pipe that nobody else holds.
+The process builds the model as the run does, from the recipe in `run.json`. It ends with the run, for its input is a pipe
+that nobody else holds; a run that asked for compiled layers and is over before they are there tells it to go on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -32,11 +32,13 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.compiling import Layers, Trial
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
+from gym_torch.model.layer_calls import ROWS
 from gym_torch.policy import Policy
 
 LONG = 900.0  #: seconds of training from which on `auto` tries whether compiled layers are faster
 LATER = 5  #: added to the niceness of the process: the run comes first
 ROOM = 2.0  #: times the weights of the model that must be free, for the process loads them once more
+GO_ON = "go on"  #: tells the process not to end with the run
 TRIAL = "trial: "  #: begins the line in which the process says what it found
 
 
@@ -52,12 +54,13 @@ def changeover_of(run: Run, layers: Layers, asked: bool | str, tokens: int, alon
         run.record.update(**{RECORD: told})
     if told is False:
         return Changeover(run.record, layers.compile, None, asked, done=True)
+    _ = layers.what  # which names them as they are now: a strategy may wrap them
     if told["from_step"] is not None:
         return Changeover(run.record, layers.compile, None, asked, told["from_step"])
-    note = run.ranks.agree(lambda: compiled_code.known(layers.what))
-    if note is None and not (alone and run.recipe.model is not None and has_room(layers.model)):
-        note = run.ranks.agree(lambda: asdict(layers.tried()))
-    ahead = Beside(run, layers) if note is None else Known(Trial(**note))
+    trial = run.ranks.agree(lambda: (compiled_code.known(layers.what) or {}).get("trial"))
+    if trial is None and not (alone and run.recipe.model is not None and has_room(layers.model)):
+        trial = run.ranks.agree(lambda: asdict(layers.tried()))
+    ahead = Beside(run, layers) if trial is None else Known(Trial(**trial))
     return Changeover(run.record, layers.compile, ahead, asked)
 
 
@@ -66,7 +69,7 @@ def wanted(layers: Layers, asked: bool | str, tokens: int) -> bool:
     count = len(recomputable(layers.model))
     if not count or not asked:
         return False
-    return asked is True or layers.eager_ms() / 1000 * count * tokens / layers.tokens >= LONG
+    return asked is True or layers.eager_ms() / 1000 * count * tokens / ROWS[0][0] >= LONG
 
 
 def has_room(model: nn.Module, free: int | None = None) -> bool:
@@ -88,6 +91,9 @@ class Known(Ahead):
         """Return it."""
         return self._trial
 
+    def leave(self) -> None:
+        """Do nothing."""
+
     def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
@@ -105,9 +111,8 @@ class Beside(Ahead):
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.STDOUT, start_new_session=True
         )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(told).encode() + b"\n")
-        self._process.stdin.flush()
+        self._left, self._what = False, layers.what
+        self._tell(json.dumps(told))
 
     def found(self) -> Trial | None:
         """Return what it found; None while it works."""
@@ -115,7 +120,15 @@ class Beside(Ahead):
         if code is None:
             return None
         self._said.seek(0)
-        return said(code, self._said.read().decode(errors="replace"))
+        trial = said(code, self._said.read().decode(errors="replace"))
+        if not trial.error and compiled_code.known(self._what) is None:
+            return replace(trial, error="the process that compiles them built other layers than the run has")
+        return trial
+
+    def leave(self) -> None:
+        """Tell it to live longer than the run."""
+        self._left = True
+        self._tell(GO_ON)
 
     def __enter__(self) -> Self:
         """Compile in the block."""
@@ -124,13 +137,20 @@ class Beside(Ahead):
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """End it, and what it started."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        """End it and what it started, unless it was told to go on."""
+        if not self._left:
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._open.close()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
 
 
 def said(code: int, text: str) -> Trial:
@@ -146,6 +166,8 @@ def main() -> None:
     """Compile what the first line of standard input tells of, and print the trial."""
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
+    if hasattr(os, "sched_setscheduler"):  # where the run has a priority above all others, this has not
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.nice(LATER)
     torch.set_num_threads(told["threads"])
     found = layers_of(Path(told["record"]), told["recomputed"]).tried()
@@ -171,8 +193,8 @@ def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
-    os.killpg(0, signal.SIGKILL)  # compilers too
+    if sys.stdin.read().strip() != GO_ON:
+        os.killpg(0, signal.SIGKILL)  # compilers too
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
-from torch._dynamo.exc import BackendCompilerFailed
-
 from gym_core import GymError
 from gym_core.record import RunRecord
 from gym_torch.console import say
 from gym_torch.model.compiling import Trial
+from gym_torch.model.layer_code import UnfitError
 
 RECORD = "compiled"  #: in run.json: false, or from which step on, and what the trial found
 
@@ -30,6 +29,11 @@ class Ahead(AbstractContextManager["Ahead"]):
     @abstractmethod
     def found(self) -> Trial | None:
         """Return what it found; None while it still works."""
+        ...
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Have it finish by itself, for later runs."""
         ...
 
 
@@ -66,9 +70,9 @@ class Changeover:
     def _change(self, step: int) -> None:
         try:
             took = self.compile()
-        except BackendCompilerFailed as error:
+        except UnfitError as error:
             raise GymError(
-                f"its layers are compiled from step {step + 1} on, and here they cannot be: {error.inner_exception}",
+                f"its layers are compiled from step {step + 1} on, and here they cannot be: {error}",
                 key="model.compile",
                 fix="install a compiler of C++, or set `model: {compile: false}` for a new run",
             ) from error
@@ -83,9 +87,12 @@ class Changeover:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """End what still compiles: nothing of this run is left that its code could speed up."""
+        """End what still compiles, unless the run asked for it and is over: later runs will ask for the same."""
         if self.ahead is None:
             return
         with self.ahead:
             if kind is None and not self.done and self.asked is True:
-                say("layers were not compiled: the run was over before their code was ready")
+                self.ahead.leave()
+                say(
+                    "layers were not compiled: the run was over before their code was ready; a process goes on for later runs"
+                )

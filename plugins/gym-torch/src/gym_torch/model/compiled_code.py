@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +15,13 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gym_core import GymError, cache_dir
-from gym_core.files import write_atomically
+from gym_core.files import replacing
 from gym_data.provenance import maker
 from gym_torch.model.precision_probe import device_name
 from gym_torch.native_code import features
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  #: where torch looks for what it compiled, and puts it
+NOTE = "note.json"
 _named: set[str] = set()  #: folders that this process named; any other is the user's choice
 
 
@@ -51,17 +52,22 @@ def use() -> Path:
 
 
 def known(what: str) -> dict[str, Any] | None:
-    """Return what was noted of a layer whose compiled code lies in the folder; None where nothing was, or it cannot be read."""
+    """Return what was noted of layers whose compiled code lies in the folder; None where nothing was, or it cannot be read."""
     with suppress(OSError, ValueError):
-        found = json.loads(_note(what).read_text(encoding="utf-8"))
+        found = json.loads((folder_of(what) / NOTE).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else None
     return None
 
 
-def note(what: str, found: Mapping[str, Any]) -> None:
-    """Note of a layer that all of its code lies in the folder."""
-    write_atomically(_note(what), json.dumps(found))
+def folder_of(what: str) -> Path:
+    """Return where the code of layers lies, by what tells them from others."""
+    return use() / f"layers-{sha256(what.encode()).hexdigest()[:16]}"
 
 
-def _note(what: str) -> Path:
-    return use() / f"layer-{sha256(what.encode()).hexdigest()[:16]}.json"
+def keep(what: str, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Have the code of layers made in a folder, and keep it with the note that `make` returns, as a whole or not at all."""
+    with suppress(OSError), replacing(folder_of(what)) as building:  # another process may have made it by now
+        building.mkdir(mode=0o700)
+        found = dict(make(building))
+        (building / NOTE).write_text(json.dumps(found), encoding="utf-8")
+    return found

@@ -1,30 +1,30 @@
-"""Compiled decoder layers: one graph for all that are equal, for rows of any length and any segments."""
+"""Compiled decoder layers: one piece of code for all that are alike, for rows of any length and any segments."""
 
 from __future__ import annotations
 
-import copy
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch._dynamo.exc import BackendCompilerFailed
 from transformers import PreTrainedModel
+from transformers import __version__ as transformers_version
 
-from gym_torch.batch import Piece
-from gym_torch.model import compiled_code
-from gym_torch.model.gradient_checkpointing import Policy, recomputable
-from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.patched_forward import restore
+from gym_torch.model import ahead_of_time, compiled_code, just_in_time
+from gym_torch.model.gradient_checkpointing import LONG, Policy, recomputable
+from gym_torch.model.layer_calls import Alike, Forward, calls, described, gradients
+from gym_torch.model.layer_code import UnfitError
 from gym_torch.model.precision_probe import milliseconds, remembered
 from gym_torch.packing import Layout
 
 WORTH = 1.05  #: the compiled layer must be so many times as fast
+TURNS = 3  #: of the trial, a layer as it is and compiled
+_WAYS = {"cpu": ahead_of_time}  #: by device; on all others layers are compiled where they are used
+_KEEPING = (*LONG, "selective")  #: policies of gradient checkpointing that say more than which layers compute again
 
 
 @dataclass(frozen=True)
@@ -57,109 +57,75 @@ class Layers:
     bf16: bool
     recomputed: Policy = False  #: what they compute again, as `recompute_layers` was told
 
-    #: In the row of the trial, and its segments: sizes that nothing in a model has, for torch takes equal ones for the same.
-    tokens: ClassVar[int] = 1021
-    segments: ClassVar[int] = 23
-
-    @property
+    @cached_property
     def what(self) -> str:
-        """What tells the first layer from others: its shape, what trains in it, its kernels, and what it computes again."""
-        first = recomputable(self.model)[0]
-        inside = [
-            [name, list(part.shape), str(part.dtype), part.requires_grad] for name, part in first.named_parameters()
-        ]
-        kernels = [name for name, module in first.named_modules() if "forward" in vars(module)]
-        made_of = [self.model.config.to_dict(), str(first), inside, kernels]  # an adapter is a part of the layer
+        """What tells the layers from others: their shapes, what trains in them, their kernels, and what they compute again."""
+        layers = recomputable(self.model)
+        kernels = [[name for name, part in layer.named_modules() if "forward" in vars(part)] for layer in layers]
+        made_of = [self.model.config.to_dict(), transformers_version, [described(layer) for layer in layers], kernels]
         return json.dumps([*made_of, self.layout.name, self.bf16, self.recomputed], default=str)
 
     def eager_ms(self) -> float:
         """Return what a pass of one layer takes on this machine as it is."""
-        passes = _passes(self, _row(self))
-        found = remembered(
-            "layer", self.what, lambda: {"ms": milliseconds(partial(passes, recomputable(self.model)[0]))}
-        )
-        return float(found["ms"])
 
-    def compile(self) -> float:
-        """Compile all layers in place; return what it took in seconds. Raises BackendCompilerFailed where nothing can."""
-        began, row = time.monotonic(), _row(self)
-        compiled_code.use()
-        for layer in recomputable(self.model):
-            _compile(layer)
-        _meet(self, row, recomputable(self.model)[0])
-        return time.monotonic() - began
+        def measure() -> dict[str, float]:
+            usual = _usual(self._calls())
+            return {"ms": self._taken(usual.layers[0], usual)}
+
+        return float(remembered("layer", self.what, measure)["ms"])
 
     def tried(self) -> Trial:
-        """Return the trial of a copy of the first layer, whose code is left in the folder; noted there, it is made once."""
+        """Return what was found when the layers were compiled, whose code is left in the folder; noted there, it is made once."""
         if found := compiled_code.known(self.what):
-            return Trial(**found)
-        began, eager, row = time.monotonic(), self.eager_ms(), _row(self)
-        copied = copy.deepcopy(recomputable(self.model)[0])
-        _compile(copied)
+            return Trial(**found["trial"])
         try:
-            _meet(self, row, copied)
-        except BackendCompilerFailed as error:  # a compiler of C++ is no part of an installation
-            return Trial(eager, 0.0, 0.0, str(error.inner_exception).splitlines()[0])
+            found = compiled_code.keep(self.what, partial(self._make, time.monotonic()))
+        except Exception as error:  # compilers of graphs and of C++, at whatever a stranger's layer may compute
+            return Trial(0.0, 0.0, 0.0, (str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+        return Trial(**found["trial"])
+
+    def compile(self) -> float:
+        """Have all layers compute by their code; return what it took in seconds. Raises UnfitError where it cannot be made."""
+        began = time.monotonic()
+        if (found := self.tried()).error:
+            raise UnfitError(found.error)
+        note = compiled_code.known(self.what)
+        assert note is not None
+        folder = compiled_code.folder_of(self.what)
+        self._way.install(recomputable(self.model), self.bf16, note["codes"], folder, self._calls)
+        return time.monotonic() - began
+
+    @property
+    def _way(self) -> Any:
+        return _WAYS.get(self.model.device.type, just_in_time)
+
+    def _calls(self) -> list[Alike]:
+        return calls(self.model, self.layout, self.bf16)
+
+    def _make(self, began: float, folder: Path) -> Mapping[str, Any]:
+        if self.recomputed in _KEEPING:
+            raise UnfitError(f"`train.gradient_checkpointing: {self.recomputed}` keeps what compiled layers do not")
+        groups = self._calls()
+        forwards = self._way.make(groups, self.bf16, folder)
         seconds = time.monotonic() - began
-        taken = milliseconds(partial(_passes(self, row), copied))
-        found = {"eager_ms": eager, "compiled_ms": taken, "seconds": round(seconds, 1)}
-        compiled_code.note(self.what, found)
-        return Trial(**found)
+        usual = _usual(groups)
+        sides = usual.layers[0], forwards[groups.index(usual)]
+        turns = [[self._taken(side, usual) for side in sides] for _ in range(TURNS)]  # other work disturbs both alike
+        eager, compiled = map(min, zip(*turns, strict=True))
+        trial = Trial(eager, compiled, round(seconds, 1))
+        codes = [
+            number
+            for layer in recomputable(self.model)
+            for number, alike in enumerate(groups)
+            if any(layer is each for each in alike.layers)
+        ]
+        return {"codes": codes, "trial": asdict(trial)}
+
+    def _taken(self, forward: Forward, alike: Alike) -> float:
+        with torch.random.fork_rng():
+            return milliseconds(lambda: gradients(forward, alike.layers[0], alike, self.bf16)[0])
 
 
-def _compile(layer: nn.Module) -> None:
-    """Compile a layer in place, for rows of any length, by what its classes say: a kernel in it would be code of its own."""
-    for module in layer.modules():
-        restore(module)
-    layer.compile(dynamic=True)
-
-
-def _meet(layers: Layers, row: _Row, layer: nn.Module) -> None:
-    """Have a layer meet all that it meets in training, in one order: of the same row comes the same code, to the last bit."""
-    passes = _passes(layers, row)
-    if not any(weight.requires_grad for weight in layers.model.get_input_embeddings().parameters()):
-        passes(layer, learns=False)  # as the first one is given; all others are given what has a gradient
-    passes(layer)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """What the first layer is given for a row of a few samples."""
-
-    given: Tensor
-    others: tuple[Any, ...]
-    options: dict[str, Any]
-
-
-def _row(layers: Layers) -> _Row:
-    caught: list[_Row] = []
-
-    def catch(_module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        caught.append(_Row(inputs[0].detach(), inputs[1:], options))
-
-    model = layers.model
-    tokens = np.arange(layers.tokens, dtype=np.int32) % model.config.get_text_config().vocab_size
-    pieces = [
-        Piece("trial", part, np.ones(len(part), dtype=np.bool_)) for part in np.array_split(tokens, layers.segments)
-    ]
-    hook = recomputable(model)[0].register_forward_pre_hook(catch, with_kwargs=True)
-    with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=layers.bf16):
-        hidden_states(model, layers.layout.lay_out(pieces, ()).to(model.device))
-    hook.remove()
-    return caught[0]
-
-
-def _passes(layers: Layers, row: _Row) -> Callable[..., Tensor]:
-    """Return what runs a layer forward and backward on a row, and leaves no gradient in it."""
-
-    def passes(layer: nn.Module, learns: bool = True) -> Tensor:
-        entering = row.given.clone().requires_grad_(learns)
-        with torch.random.fork_rng(), torch.autocast(entering.device.type, torch.bfloat16, enabled=layers.bf16):
-            out = layer(entering, *row.others, **row.options)
-        loss = (out[0] if isinstance(out, tuple) else out).float().square().mean()
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        layer.zero_grad()
-        return loss.detach() if entering.grad is None else entering.grad
-
-    return passes
+def _usual(groups: list[Alike]) -> Alike:
+    """Return the kind of which most layers are."""
+    return max(groups, key=lambda alike: len(alike.layers))

@@ -1,0 +1,160 @@
+"""What decoder layers are given when a model runs, and which of them are alike: one piece of compiled code serves those."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gym_torch.batch import Piece
+from gym_torch.model.gradient_checkpointing import recomputable
+from gym_torch.model.hidden_states import hidden_states
+from gym_torch.packing import Layout
+from gym_torch.segment_spans import Spans
+
+#: Tokens and segments of two rows. Sizes that differ between them vary; equal ones of the first row are one size, so they are
+#: sizes that nothing in a model has.
+ROWS = ((1021, 23), (577, 19))
+Forward = Callable[..., Any]  #: of a layer, given what that is
+Size = int | str  #: of a dimension: always the same, or a name for one that varies
+
+_PLAIN = (bool, int, float, str, type(None))
+#: Attributes that every module has, and those that do not say what a layer computes.
+_PASSING = frozenset(vars(nn.Module())) | {"layer_idx", "_is_hf_initialized", "gradient_checkpointing"}
+
+
+@dataclass
+class Alike:
+    """Layers that compute the same with other weights, and what the first of them was given in a row."""
+
+    layers: list[nn.Module]
+    given: tuple[tuple[Any, ...], dict[str, Any]]  #: of tensors without a graph
+    learns: set[str]  #: paths of the tensors that a gradient goes back to, in one of the layers
+    sizes: dict[str, list[Size]] = field(default_factory=dict)  #: by path, of the tensors
+
+
+Met = Callable[[], list[Alike]]  #: finds out what layers are given
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is in tuples, lists and dictionaries, each with its path."""
+    if type(value) in (tuple, list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{path}/{number}")
+    elif type(value) is dict:
+        for name, item in value.items():
+            yield from leaves(item, f"{path}/{name}")
+    else:
+        yield path, value
+
+
+def rebuilt(value: Any, tensors: Mapping[str, Tensor], path: str = "") -> Any:
+    """Return the same with other tensors at some paths."""
+    if type(value) in (tuple, list):
+        return type(value)(rebuilt(item, tensors, f"{path}/{number}") for number, item in enumerate(value))
+    if type(value) is dict:
+        return {name: rebuilt(item, tensors, f"{path}/{name}") for name, item in value.items()}
+    if path not in tensors:
+        return value
+    if type(value) is not Spans:
+        return tensors[path]
+    spans = copy(value)
+    spans.table = tensors[path]
+    return spans
+
+
+def tensor_of(leaf: Any) -> Any:
+    """Return the tensor that stands for a leaf in compiled code; what is no tensor as it is."""
+    return leaf.table if type(leaf) is Spans else leaf
+
+
+def attributes(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield what the modules of a layer hold that may say what they compute: where it stands, its name, and a copy of it."""
+    for module in layer.modules():
+        held = vars(module)
+        for name, value in held.items():
+            if name in _PASSING:
+                continue
+            items = value.values() if type(value) is dict else value if type(value) is list else ()
+            if type(value) in _PLAIN or (type(value) in (dict, list) and all(type(item) in _PLAIN for item in items)):
+                yield held, name, copy(value)
+
+
+def described(layer: nn.Module) -> str:
+    """Return what tells a layer from others: its modules and their code, what they hold, and the shapes of its weights."""
+    kinds = sorted({type(module).__module__ for module in layer.modules()})
+    files = [Path(file) for kind in kinds if (file := getattr(sys.modules.get(kind), "__file__", None))]
+    code = [sha256(file.read_bytes()).hexdigest() for file in files]
+    held = [[name, value] for _, name, value in attributes(layer)]
+    weights = [
+        [name, list(part.shape), str(part.dtype), part.requires_grad]
+        for part_of in (layer.named_parameters(), layer.named_buffers())
+        for name, part in part_of
+    ]
+    return json.dumps([str(layer), code, held, weights], default=str)
+
+
+def calls(model: PreTrainedModel, layout: Layout, bf16: bool) -> list[Alike]:
+    """Return the layers of a model in training, those that are alike together, and what they are given."""
+    found: dict[str, Alike] = {}
+    shapes: list[dict[str, list[int]]] = []
+
+    def meet(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        tensors = {path: tensor_of(leaf) for path, leaf in leaves((inputs, options))}
+        bare = {path: leaf.detach() for path, leaf in tensors.items() if isinstance(leaf, Tensor)}
+        key = described(layer)
+        if key not in found:
+            found[key] = Alike([], rebuilt((inputs, options), bare), set())
+            shapes.append({path: list(tensor.shape) for path, tensor in bare.items()})
+        found[key].layers.append(layer)
+        found[key].learns.update(path for path in bare if tensors[path].requires_grad)
+
+    def meet_again(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        for own, shape in zip(found.values(), shapes, strict=True):
+            if layer is own.layers[0]:
+                second = {path: tensor_of(leaf) for path, leaf in leaves((inputs, options))}
+                own.sizes = {path: _sizes(first, list(second[path].shape)) for path, first in shape.items()}
+
+    for hook, row in zip((meet, meet_again), ROWS, strict=True):
+        handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in recomputable(model)]
+        try:
+            _run(model, layout, bf16, *row)
+        finally:
+            for handle in handles:
+                handle.remove()
+    return list(found.values())
+
+
+def gradients(forward: Forward, layer: nn.Module, alike: Alike, bf16: bool) -> list[Tensor]:
+    """Return what a layer makes of the row, and the gradients of half its square, and leave none in the layer."""
+    tensors = dict(leaves(alike.given))
+    entering = {path: tensor_of(tensors[path]).clone().requires_grad_() for path in sorted(alike.learns)}
+    inputs, options = rebuilt(alike.given, entering)
+    kind = next(iter(layer.parameters())).device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=bf16):
+        made = forward(*inputs, **options)
+    out: Tensor = made[0] if isinstance(made, tuple) else made
+    wanted = [*entering.values(), *(weight for weight in layer.parameters() if weight.requires_grad)]
+    return [out.detach(), *torch.autograd.grad(out, wanted, out.detach(), materialize_grads=True)] if wanted else [out]
+
+
+def _sizes(first: list[int], second: list[int]) -> list[Size]:
+    return [size if size == other else f"n{size}" for size, other in zip(first, second, strict=True)]
+
+
+def _run(model: PreTrainedModel, layout: Layout, bf16: bool, tokens: int, segments: int) -> None:
+    """Run a model on a row as it runs in training, up to its head."""
+    row = np.arange(tokens, dtype=np.int32) % model.config.get_text_config().vocab_size
+    pieces = [Piece("trial", part, np.ones(len(part), dtype=np.bool_)) for part in np.array_split(row, segments)]
+    with torch.random.fork_rng(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+        hidden_states(model, layout.lay_out(pieces, ()).to(model.device))
