@@ -96,7 +96,7 @@ class LlamaDecoding:
         self.rows = [row for row in self.rows if id(row) not in gone]
 
     def _chosen(self, rows: Sequence[Row], logits: torch.Tensor) -> Sequence[Row]:
-        _, going = extend(rows, logits)
+        going = extend(rows, logits)
         self.drop([row for row, goes in zip(rows, going, strict=True) if not goes])
         return rows
 
