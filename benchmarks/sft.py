@@ -50,8 +50,9 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
         steps=steps,
         rows=ROWS,
     )
-    lengths = [len(row["input_ids"]) for row in rows]
-    per_step = ROWS * fmean(lengths)
+    timed = rows[WARM * ROWS : steps * ROWS]  # the samples of the steps that count
+    lengths = [len(row["input_ids"]) for row in timed]
+    per_step = ROWS * fmean(len(row["input_ids"]) for row in rows)
     found: dict[str, Tuned] = {}
     for precision in precisions:
         plain = replace(spec, precision=precision)
@@ -61,7 +62,7 @@ def _compare(out: report.Report, scratch: Path, data: str, steps: int, precision
         packed = [replace(plain, length=length, rows=max(1, round(per_step / length))) for length in (512, 1024)]
         _, found[f"trl {precision}"] = fastest("trl", packed, WARM)
     speeds = {name: result.speed(WARM) for name, result in found.items()}
-    share = sum(sum(label != -100 for label in row["labels"]) for row in rows) / sum(lengths)
+    share = sum(sum(label != -100 for label in row["labels"]) for row in timed) / sum(lengths)
     mine = max((name for name in speeds if name.startswith("gym")), key=speeds.__getitem__)
     rate = report.matmul_rate(mine.split()[1])
     usage = _flops(lengths, share) * speeds[mine] / rate

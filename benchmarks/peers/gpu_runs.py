@@ -112,7 +112,7 @@ def tuning(bench: Bench, case: Case, worker: str) -> tuple[Any, Callable[[Any], 
     )
 
     def figures(made: Any) -> Figures:
-        speed, typical = made.speed(scale.warm), made.tokens / len(made.seconds) / median(made.seconds[scale.warm :])
+        speed, typical = made.speed(scale.warm), fmean(made.tokens) / median(made.seconds[scale.warm :])
         return {
             "tokens_per_second": round(speed),
             "tokens_per_median_second": round(typical),

@@ -14,12 +14,11 @@ from peers.process import Result, Spec, arguments, clock, executed, held, peak, 
 class Tuned(Result):
     """What came of it."""
 
-    tokens: int  #: real tokens in all steps together, by the peer's own count
+    tokens: list[float]  #: real tokens of each step; the mean of all where a peer counts them together
 
     def speed(self, skip: int) -> float:
         """Return real tokens a second, without the first steps, which warm up."""
-        share = (len(self.seconds) - skip) / len(self.seconds)
-        return self.tokens * share / sum(self.seconds[skip:])
+        return sum(self.tokens[skip:]) / sum(self.seconds[skip:])
 
 
 @dataclass(kw_only=True)
@@ -51,7 +50,8 @@ def gym(spec: Tuning) -> Tuned:
 
     before = held()
     found, tokens = executed(recipe_of(spec))
-    return Tuned(**found, tokens=tokens[-1], base_bytes=before)
+    each = [float(after - begun) for begun, after in zip([0, *tokens], tokens, strict=False)]
+    return Tuned(**found, tokens=each, base_bytes=before)
 
 
 def recipe_of(spec: Tuning) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def trl(spec: Tuning) -> Tuned:
     )
     made.train()
     tokens = int(made.state.num_input_tokens_seen)
-    return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
+    return Tuned(**steps.found(), tokens=_evenly(tokens, spec), base_bytes=before, peak_bytes=peak())
 
 
 def llamafactory(spec: Tuning) -> Tuned:
@@ -117,7 +117,7 @@ def llamafactory(spec: Tuning) -> Tuned:
     where = spec.model, spec.folder, spec.dataset, way, spec.output
     run_exp(of_llamafactory(*where, spec.steps, spec.rows, spec.length, bool(spec.recompute)), callbacks=[steps])
     tokens = int(steps.logs[-1]["num_input_tokens_seen"])
-    return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
+    return Tuned(**steps.found(), tokens=_evenly(tokens, spec), base_bytes=before, peak_bytes=peak())
 
 
 def unsloth(spec: Tuning) -> Tuned:
@@ -144,7 +144,7 @@ def unsloth(spec: Tuning) -> Tuned:
     )
     made.train()
     tokens = int(made.state.num_input_tokens_seen)
-    return Tuned(**steps.found(), tokens=tokens, base_bytes=before, peak_bytes=peak())
+    return Tuned(**steps.found(), tokens=_evenly(tokens, spec), base_bytes=before, peak_bytes=peak())
 
 
 def _model(spec: Tuning) -> Any:
@@ -176,9 +176,15 @@ def _dataset(spec: Tuning) -> Any:
     return Dataset.from_list([json.loads(line) for line in lines])
 
 
-def _real_tokens(spec: Tuning) -> int:
+def _real_tokens(spec: Tuning) -> list[float]:
     lines = Path(spec.samples).read_text(encoding="utf-8").splitlines()[: spec.steps * spec.rows]
-    return sum(len(json.loads(line)["input_ids"]) for line in lines)
+    lengths = [len(json.loads(line)["input_ids"]) for line in lines]
+    return [float(sum(lengths[at : at + spec.rows])) for at in range(0, len(lengths), spec.rows)]
+
+
+def _evenly(tokens: int, spec: Tuning) -> list[float]:
+    """Return so many tokens for each step: rows that are packed are all about as full."""
+    return [tokens / spec.steps] * spec.steps
 
 
 def _arguments(spec: Tuning) -> dict[str, Any]:
