@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import __version__ as transformers_version
 
@@ -22,7 +23,6 @@ from gym_torch.model.precision_probe import milliseconds, remembered
 from gym_torch.packing import Layout
 
 WORTH = 1.05  #: the compiled layer must be so many times as fast
-TURNS = 3  #: of the trial, a layer as it is and compiled
 _WAYS = {"cpu": ahead_of_time}  #: by device; on all others layers are compiled where they are used
 _KEEPING = (*LONG, "selective")  #: policies of gradient checkpointing that say more than which layers compute again
 
@@ -70,7 +70,7 @@ class Layers:
 
         def measure() -> dict[str, float]:
             usual = _usual(self._calls())
-            return {"ms": self._taken(usual.layers[0], usual)}
+            return {"ms": self._taken(usual, usual.layers[0])[0]}
 
         return float(remembered("layer", self.what, measure)["ms"])
 
@@ -110,8 +110,7 @@ class Layers:
         seconds = time.monotonic() - began
         usual = _usual(groups)
         sides = usual.layers[0], forwards[groups.index(usual)]
-        turns = [[self._taken(side, usual) for side in sides] for _ in range(TURNS)]  # other work disturbs both alike
-        eager, compiled = map(min, zip(*turns, strict=True))
+        eager, compiled = self._taken(usual, *sides)
         trial = Trial(eager, compiled, round(seconds, 1))
         codes = [
             number
@@ -121,9 +120,14 @@ class Layers:
         ]
         return {"codes": codes, "trial": asdict(trial)}
 
-    def _taken(self, forward: Forward, alike: Alike) -> float:
+    def _taken(self, alike: Alike, *forwards: Forward) -> list[float]:
+        """Return the milliseconds that each of some ways to compute a layer takes."""
+
+        def passed(forward: Forward) -> Tensor:
+            return gradients(forward, alike.layers[0], alike, self.bf16)[0]
+
         with torch.random.fork_rng():
-            return milliseconds(lambda: gradients(forward, alike.layers[0], alike, self.bf16)[0])
+            return milliseconds(*(partial(passed, forward) for forward in forwards))
 
 
 def _usual(groups: list[Alike]) -> Alike:

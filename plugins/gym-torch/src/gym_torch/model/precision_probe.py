@@ -110,15 +110,16 @@ def _try(count: int, width: int, where: str) -> Trial:
 
     exact, rounded = block(False).clone(), block(True).clone()
     error = float((rounded - exact).norm() / exact.norm())
-    fp32, bf16 = milliseconds(partial(block, False)), milliseconds(partial(block, True))
+    fp32, bf16 = milliseconds(partial(block, False), partial(block, True))
     return Trial(round(fp32, 4), round(bf16, 4), error if math.isfinite(error) else 1.0, where)
 
 
-def milliseconds(work: Callable[[], Tensor]) -> float:
-    """Return the best time of a few, for the others were disturbed."""
-    best = float("inf")
+def milliseconds(*works: Callable[[], Tensor]) -> list[float]:
+    """Return the best time of each, in turns: the others were disturbed, and what disturbs for a while does so to all."""
+    best = [float("inf")] * len(works)
     for _ in range(6):
-        began = time.perf_counter()
-        float(work().flatten()[0])  # reading a number waits for the device
-        best = min(best, time.perf_counter() - began)
-    return 1000 * best
+        for number, work in enumerate(works):
+            began = time.perf_counter()
+            float(work().flatten()[0])  # reading a number waits for the device
+            best[number] = min(best[number], time.perf_counter() - began)
+    return [1000 * seconds for seconds in best]
