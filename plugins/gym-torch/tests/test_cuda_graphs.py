@@ -20,7 +20,7 @@ from gym_torch.generation.cuda_graphs import Graphs, captured, graphs_for
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.generator import Generator
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.model import fused_modules
+from gym_torch.model import cached_attention, few_row_products, fused_modules
 
 
 class Recorded(TorchDispatchMode):
@@ -68,7 +68,8 @@ def graphs(monkeypatch) -> list[Graphs]:
 
     monkeypatch.setattr(passes, "graphs_for", made_for)
     monkeypatch.setattr(cuda_graphs, "GRAIN", 8)
-    monkeypatch.setattr(fused_modules.CHOICES, "always", False)  # kernels in C, which are no operations of torch
+    for module in (fused_modules, few_row_products, cached_attention):  # kernels in C, which are no operations of torch
+        monkeypatch.setattr(module.CHOICES, "always", False)
     return made
 
 
@@ -94,7 +95,7 @@ def said(given: list[Row], family: str, drops: bool = False, **how: Any) -> list
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_rows_come_and_go_and_say_the_same(graphs, monkeypatch, family, drops):
     found = said(rows(), family, drops)
-    assert graphs[0]._trusted and set(graphs[0]._steps) & {1, 2, 4, 8, 16}
+    assert graphs[0].trusted and set(graphs[0].steps) & {1, 2, 4, 8, 16}
     monkeypatch.setattr(passes, "graphs_for", lambda model: None)
     for (tokens, scores), (expected, exact) in zip(found, said(rows(), family, drops), strict=True):
         assert tokens == expected and scores == pytest.approx(exact, abs=1e-4)
@@ -106,7 +107,7 @@ def test_a_generator_uses_them_in_the_precision_of_autocast(graphs, monkeypatch)
             return Generator(ready("qwen3"), None, way=Way(True)).generate(PROMPTS, 12, stop_ids=())
 
     found = made()
-    assert graphs[0]._trusted and graphs[0]._steps
+    assert graphs[0].trusted and graphs[0].steps
     monkeypatch.setattr(passes, "graphs_for", lambda model: None)
     first = [(one.log_probs[1], other.log_probs[1]) for one, other in zip(found, made(), strict=True)]
     assert all(one == pytest.approx(other, abs=0.1) for one, other in first)
@@ -147,7 +148,7 @@ def test_a_gpu_says_the_same_with_graphs_and_without(monkeypatch, dtype):
     made: list[Graphs] = []
     monkeypatch.setattr(passes, "graphs_for", lambda model: made.append(Graphs(model, captured)) or made[-1])
     found = Generator(model, None, way=Way(True)).generate(PROMPTS, 24, stop_ids=())
-    assert made[0]._trusted and made[0]._steps
+    assert made[0].trusted and made[0].steps
     monkeypatch.setattr(passes, "graphs_for", lambda model: None)
     plain = Generator(model, None, way=Way(True)).generate(PROMPTS, 24, stop_ids=())
     for one, other in zip(found, plain, strict=True):

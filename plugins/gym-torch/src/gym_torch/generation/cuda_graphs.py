@@ -59,9 +59,9 @@ class Graphs:
     def __init__(self, model: PreTrainedModel, capture: Callable[[Again], Again]) -> None:
         """Begin without any; `capture` makes what does a pass again."""
         self._model, self._capture = model, capture
-        self._steps: dict[int, _Step] = {}  # by rows
+        self.steps: dict[int, _Step] = {}  #: by rows
         self._buffers: tuple[int, ...] = ()  # addresses that they read
-        self._trusted: bool | None = None
+        self.trusted: bool | None = None  #: whether a step was found to be a plain pass; None before the first
 
     def run(self, tokens: Tensor, lengths: list[int], cache: RowCache, plain: Again) -> Tensor:
         """Return the logits `[rows, vocabulary]` that follow the last token of each row.
@@ -73,16 +73,16 @@ class Graphs:
             plain: does the same without a graph.
 
         """
-        if self._trusted is False:
+        if self.trusted is False:
             return plain()
         rows = 1 << (len(tokens) - 1).bit_length()
         for layer in cache.layers:
             layer.make_room(rows, GRAIN)
         buffers = tuple(part.data_ptr() for layer in cache.layers for part in layer.buffers)
         if buffers != self._buffers:
-            self._steps.clear()
+            self.steps.clear()
             self._buffers = buffers
-        if self._trusted is None:
+        if self.trusted is None:
             return self._try(rows, tokens, lengths, cache, plain)
         found = self._step(rows, cache)(tokens, lengths, cache.layers[0].stop)
         for layer in cache.layers:
@@ -90,9 +90,9 @@ class Graphs:
         return found
 
     def _step(self, rows: int, cache: RowCache) -> _Step:
-        if rows not in self._steps:
-            self._steps[rows] = _Step(self._model, cache, rows, self._capture)
-        return self._steps[rows]
+        if rows not in self.steps:
+            self.steps[rows] = _Step(self._model, cache, rows, self._capture)
+        return self.steps[rows]
 
     def _try(self, rows: int, tokens: Tensor, lengths: list[int], cache: RowCache, plain: Again) -> Tensor:
         """Do the first step both ways, and return what the plain pass gives."""
@@ -105,9 +105,9 @@ class Graphs:
         if not why:
             apart = float((found - wanted).abs().max() / wanted.abs().max())
             why = "" if apart <= CLOSE.get(wanted.dtype, ROUNDED) else f"its logits differ by {apart:.2g}"
-        self._trusted = not why
+        self.trusted = not why
         if why:
-            self._steps.clear()
+            self.steps.clear()
             say(f"steps of generation are no CUDA graphs: {why}")
         return wanted
 

@@ -32,7 +32,7 @@ def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
         export(alike, bf16, where)
         code = LayerCode(where)
         for layer in alike.layers:
-            _compare(layer, alike, bf16, CompiledForward(code, layer))
+            compare(layer, alike, bf16, CompiledForward(code, layer))
         forwards.append(partial(CompiledForward(code, alike.layers[0]).computed, alike.layers[0]))
     return forwards
 
@@ -44,7 +44,8 @@ def install(layers: list[nn.Module], _bf16: bool, codes: list[int], folder: Path
         surround(layer, CompiledForward(loaded[number], layer))
 
 
-def _compare(layer: nn.Module, alike: Alike, bf16: bool, compiled: CompiledForward) -> None:
+def compare(layer: nn.Module, alike: Alike, bf16: bool, compiled: CompiledForward) -> None:
+    """Raise UnfitError where a layer draws random numbers, or its code computes something else than it does."""
     name, before = type(layer).__name__, torch.get_rng_state()
     with torch.random.fork_rng():
         wanted = gradients(layer, layer, alike, bf16)

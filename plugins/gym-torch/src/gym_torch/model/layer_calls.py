@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Alike:
     layers: list[nn.Module]
     given: tuple[tuple[Any, ...], dict[str, Any]]  #: of tensors without a graph
     learns: set[str]  #: paths of the tensors that a gradient goes back to, in one of the layers
-    sizes: dict[str, list[Size]] = field(default_factory=dict)  #: by path, of the tensors
+    sizes: dict[str, list[Size]]  #: by path, of the tensors
 
 
 Met = Callable[[], list[Alike]]  #: finds out what layers are given
@@ -105,27 +106,32 @@ def described(layer: nn.Module) -> str:
 
 
 def calls(model: PreTrainedModel, layout: Layout, bf16: bool) -> list[Alike]:
-    """Return the layers of a model in training, those that are alike together, and what they are given."""
+    """Return the layers of a model in training, those that are alike together, and what they are given.
+
+    Virtual tokens may pass through the layers before a row does: the last call of a layer in a pass counts.
+    """
     found: dict[str, Alike] = {}
-    shapes: list[dict[str, list[int]]] = []
+    total, met = Counter[nn.Module](), Counter[nn.Module]()
+    others: dict[nn.Module, dict[str, list[int]]] = {}  # shapes in the second row
+
+    def look(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        total[layer] += 1
+        others[layer] = {path: list(tensor.shape) for path, tensor in _tensors(inputs, options).items()}
 
     def meet(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        tensors = {path: tensor_of(leaf) for path, leaf in leaves((inputs, options))}
-        bare = {path: leaf.detach() for path, leaf in tensors.items() if isinstance(leaf, Tensor)}
-        key = described(layer)
+        met[layer] += 1
+        if met[layer] < total[layer]:
+            return
+        tensors = _tensors(inputs, options)
+        bare = {path: tensor.detach() for path, tensor in tensors.items()}
+        key = json.dumps([described(layer), sorted(bare)])
         if key not in found:
-            found[key] = Alike([], rebuilt((inputs, options), bare), set())
-            shapes.append({path: list(tensor.shape) for path, tensor in bare.items()})
+            sizes = {path: _sizes(list(tensor.shape), others[layer][path]) for path, tensor in bare.items()}
+            found[key] = Alike([], rebuilt((inputs, options), bare), set(), sizes)
         found[key].layers.append(layer)
         found[key].learns.update(path for path in bare if tensors[path].requires_grad)
 
-    def meet_again(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        for own, shape in zip(found.values(), shapes, strict=True):
-            if layer is own.layers[0]:
-                second = {path: tensor_of(leaf) for path, leaf in leaves((inputs, options))}
-                own.sizes = {path: _sizes(first, list(second[path].shape)) for path, first in shape.items()}
-
-    for hook, row in zip((meet, meet_again), ROWS, strict=True):
+    for hook, row in zip((look, meet), reversed(ROWS), strict=True):
         handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in recomputable(model)]
         try:
             _run(model, layout, bf16, *row)
@@ -133,6 +139,12 @@ def calls(model: PreTrainedModel, layout: Layout, bf16: bool) -> list[Alike]:
             for handle in handles:
                 handle.remove()
     return list(found.values())
+
+
+def _tensors(inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors in what a layer is given, by path."""
+    found = {path: tensor_of(leaf) for path, leaf in leaves((inputs, options))}
+    return {path: leaf for path, leaf in found.items() if isinstance(leaf, Tensor)}
 
 
 def gradients(forward: Forward, layer: nn.Module, alike: Alike, bf16: bool) -> list[Tensor]:
