@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,33 @@ def test_deltas_of_many_share_batches_with_their_base_and_each_is_answered_as_al
 
 def _rest(base: Path) -> dict[str, object]:
     return {"kind": "delta", "base": str(base), "details": {"delta": "gym_bitdelta:BitDelta"}}
+
+
+def test_a_tenant_that_is_first_asked_for_during_a_pass_is_answered_by_its_own_delta(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    with VariantStore(tmp_path / "store") as store:
+        store.create("ann", delta(base, tmp_path / "ann", 0))
+    engine = Local().build(artifacts=[ModelSource("base", str(base), tenants=tmp_path / "store")], limits=Limits())
+    model = engine.model("base")
+    passes, opened = iter([True]), []
+
+    def open_within(*_: object) -> None:
+        """Open the tenant from within the first pass of the base, as a thread that prepares a request may."""
+        if next(passes, False):
+            opened.append(model.open("ann", stack))
+
+    with ExitStack() as stack:
+        hook = model.served.model.get_output_embeddings().register_forward_hook(open_within)
+
+        async def use() -> tuple[list[int], list[int]]:
+            found = await tokens(engine, asking(None)), await tokens(engine, asking("ann"))
+            await engine.close()
+            return found
+
+        plain, own = asyncio.run(use())
+        hook.remove()
+    assert opened and plain == expected(engine, Artifact(base)) != own
+    assert own == expected(engine, Artifact(tmp_path / "ann", **_rest(base)))
 
 
 def test_tenants_for_whom_there_is_no_room_wait_for_those_at_work(tmp_path: Path) -> None:

@@ -77,15 +77,17 @@ class OpenedVariants:
         kernel: str | None,
         base: PreTrainedModel | None = None,
     ) -> None:
-        """Take a store, and the base where it is in memory already; else it is loaded when a variant is first asked for."""
-        self._given = base
+        """Take a store, and the base where it is in memory already; else it is loaded when a delta is first asked for.
+
+        A base that is given has its layers prepared for deltas at once: later another thread may be computing with it.
+        """
         self._store, self._dtype = store, dtype
         self._options: dict[str, Any] = {
             "packed_bytes": packed_bytes,
             "prepared_bytes": prepared_bytes,
             "kernel": kernel,
         }
-        self._shared: TenantModel | None = None
+        self._shared = None if base is None else self._prepared(base)
         self._newest: dict[str, str] = {}  # what a user's delta is called in memory
         self._alone: OrderedDict[str, tuple[PreTrainedModel, ExitStack]] = OrderedDict()
         self._tokenizers: OrderedDict[tuple[Any, ...], Tokenizer] = OrderedDict()
@@ -149,10 +151,12 @@ class OpenedVariants:
     def _base(self, artifact: Artifact) -> TenantModel:
         with self._turn:
             if self._shared is None:
-                model = self._given or mapped_weights.load(base_of(artifact), dtype=self._dtype)
-                model.requires_grad_(False)
-                self._shared = TenantModel(model.to(device()), self._locate, **self._options)  # type: ignore[arg-type]
+                self._shared = self._prepared(mapped_weights.load(base_of(artifact), dtype=self._dtype))
             return self._shared
+
+    def _prepared(self, base: PreTrainedModel) -> TenantModel:
+        base.requires_grad_(False)
+        return TenantModel(base.to(device()), self._locate, **self._options)  # type: ignore[arg-type]
 
     def _named(self, found: Variant) -> str:
         """Return what a version is called in memory, and let go of the one before it."""

@@ -72,7 +72,7 @@ class BatchEngine:
 
     def tenants(self, model: str) -> Sequence[str]:
         """Return the tenants of a model."""
-        return self._model(model).tenants()
+        return self.model(model).tenants()
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
@@ -103,7 +103,7 @@ class BatchEngine:
         """Return the tokens of the prompt."""
 
         def counted() -> int:
-            model = self._model(request.model)
+            model = self.model(request.model)
             with ExitStack() as stack:
                 answering = self._answering(model, request.tenant, stack)
                 return len(prompt_tokens(request, answering.tokenizer, model.vocabulary))
@@ -131,7 +131,7 @@ class BatchEngine:
 
         def read() -> None:
             with ExitStack() as stack:
-                self._answering(self._model(model), tenant, stack)
+                self._answering(self.model(model), tenant, stack)
 
         await self._run(read)
 
@@ -153,13 +153,14 @@ class BatchEngine:
         for model in self._models.values():
             model.close()
 
-    def _model(self, name: str) -> BatchModel:
+    def model(self, name: str) -> BatchModel:
+        """Return the model of a name. Raises Unknown."""
         if name not in self._models:
             raise Unknown(f"there is no model `{name}`")
         return self._models[name]
 
     def _asked(self, name: str, tenant: str | None, task: str) -> BatchModel:
-        model = self._model(name)
+        model = self.model(name)
         if task not in model.listed().tasks:
             raise BadRequest(f"`{name}` is no model that can {task}", key="model")
         if tenant is not None and tenant not in model.tenants():

@@ -25,7 +25,7 @@ class FewRows:
         compiled = any(part._compiled_call_impl is not None for part in parts)
         self._layers = [] if compiled else [part for part in parts if type(part) is nn.Linear and _fits(part.weight)]
         self._known: dict[tuple[int, int, int], Product | None] = {}
-        self._replaced: list[tuple[nn.Linear, Forward | None]] = []  # with what was there before
+        self._replaced: list[tuple[nn.Linear, Forward | None, Forward]] = []  # what was there before, and is now
 
     def __enter__(self) -> None:
         """Have the layers multiply by the kernel; under autocast, which rounds, they do as before."""
@@ -35,18 +35,21 @@ class FewRows:
             own: dict[str, Any] = vars(layer)
             before = own.get("forward")
             if before is None or sped_up(layer):  # what else takes its place may compute something else
-                self._replaced.append((layer, before))
                 own["forward"] = partial(self._product, layer, before or partial(nn.Linear.forward, layer))
+                self._replaced.append((layer, before, own["forward"]))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Have them do as before."""
-        for layer, before in self._replaced:
+        """Have them do as before, but for a layer in whose place another thread has put something meanwhile."""
+        for layer, before, mine in self._replaced:
+            own: dict[str, Any] = vars(layer)
+            if own.get("forward") is not mine:
+                continue
             if before is None:
-                vars(layer).pop("forward", None)
+                del own["forward"]
             else:
-                vars(layer)["forward"] = before
+                own["forward"] = before
         self._replaced = []
 
     def _product(self, layer: nn.Linear, other: Forward, given: Tensor) -> Tensor:
