@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from gym_torch.generation.few_rows import FewRows
 from gym_torch.model import decoding_kernels, few_row_products, onednn_linear
 from gym_torch.model.cached_attention import places_of
 from gym_torch.model.decoding_kernels import Kernel
+from gym_torch.model.few_row_products import Product
 from gym_torch.model.kernel_functions import Kept, Scores
 
 
@@ -18,6 +21,12 @@ def kernel() -> Kernel:
     found = decoding_kernels.kernel()
     if found is None:
         pytest.skip("no compiler")
+    return found
+
+
+@pytest.fixture(params=few_row_products.kernels(), ids=lambda each: each.name)
+def product(request: pytest.FixtureRequest) -> Product:
+    found: Product = request.param.product
     return found
 
 
@@ -40,10 +49,30 @@ def test_a_product_is_that_of_its_definition_for_any_number_of_rows(kernel: Kern
     assert kernel.product(given.view(3, 5, inputs), weight.T.contiguous().T, None).shape == (3, 5, outputs)
 
 
-def test_numbers_that_are_not_finite_come_out(kernel: Kernel) -> None:
+@pytest.mark.parametrize("inputs", [1, 40, 300])
+@pytest.mark.parametrize("outputs", [1, 7, 260])
+def test_every_kernel_multiplies_few_rows_however_they_lie(inputs: int, outputs: int) -> None:
+    weights = (
+        nn.Parameter(drawn(outputs, inputs)),
+        drawn(inputs, outputs).T,
+        drawn(outputs, 2 * inputs)[:, :inputs],
+    )
+    shapes = ((1, inputs), (4, 1, inputs), (2, 3, inputs), (64, inputs))
+    given = [part for shape in shapes for part in (drawn(*shape), drawn(*shape[:-1], 2 * inputs)[..., ::2])]
+    products = [found for each in few_row_products.kernels() if (found := each.product) is not None]
+    assert products
+    for product, weight, rows, bias in itertools.product(products, weights, given, (None, drawn(outputs))):
+        with torch.no_grad():
+            found = product(rows, weight, bias)
+            exact = nn.functional.linear(rows.double(), weight.double(), None if bias is None else bias.double())
+            assert found.shape == exact.shape and found.is_contiguous()
+            assert float((found.double() - exact).norm()) <= 1e-6 * float(exact.norm())
+
+
+def test_numbers_that_are_not_finite_come_out(product: Product) -> None:
     given = drawn(3, 20)
     given[1, 4], given[2, 0] = torch.inf, torch.nan
-    found = kernel.product(given, torch.ones(5, 20), None)
+    found = product(given, torch.ones(5, 20), None)
     assert found[0].isfinite().all() and (found[1] == torch.inf).all() and found[2].isnan().all()
 
 
@@ -122,3 +151,13 @@ def test_only_layers_that_compute_their_product_are_multiplied_by_the_kernel(ker
         with pytest.raises(RuntimeError), FewRows(model):
             raise RuntimeError
     assert [vars(layer).get("forward") for layer in model] == before
+
+
+def test_what_takes_the_place_of_a_layer_during_a_pass_stays(kernel: Kernel) -> None:
+    """As the layers of tenants, where a server prepares a model while another thread decodes with it."""
+    layer, given = nn.Linear(8, 4), drawn(3, 8)
+    with torch.no_grad(), few_row_products.CHOICES.untried():
+        with FewRows(layer):
+            own = layer.forward
+            layer.forward = lambda given: own(given) + 1  # type: ignore[method-assign]
+        assert torch.equal(layer(given), kernel.product(given, layer.weight, layer.bias) + 1)

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from gym_torch.model import decoding_kernels
+from gym_torch.model import decoding_kernels, onednn_linear
+from gym_torch.model.kernel_functions import KernelFunctions
 from gym_torch.model.kernel_trials import Choices, Work
 
 RECORD = "few_row_products"  #: in run.json: by shape and number of rows, the kernel that a run took, or ""
@@ -36,4 +37,9 @@ def chosen(rows: int, weight: Tensor) -> Product | None:
     return CHOICES.choose(lambda each: each.product, name, (weight,), work)
 
 
-CHOICES = Choices(RECORD, decoding_kernels.functions)  #: of this process
+def kernels() -> Sequence[KernelFunctions]:
+    """Return what the engine has: its own kernel, and oneDNN's, which is the faster one with more rows on some processors."""
+    return (*decoding_kernels.functions(), *onednn_linear.functions())
+
+
+CHOICES = Choices(RECORD, kernels)  #: of this process

@@ -1,4 +1,4 @@
-"""Products with the frozen weights below an adapter, in fp32 on a CPU, by the faster of the two libraries that torch brings.
+"""Products in fp32 on a CPU, with frozen weights below an adapter and of few rows, by the faster of torch's two libraries.
 
 torch multiplies matrices of fp32 with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and
 reads the weights where they are. Both sum in fp32, in other orders. A trial on this machine decides, and a run keeps to it.
@@ -6,8 +6,8 @@ reads the weights where they are. Both sum in fp32, in other orders. A trial on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from gym_core import Run
 from gym_torch.console import say
 from gym_torch.kinds import Adapter, part
 from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.kernel_functions import KernelFunctions
 from gym_torch.model.kernel_trials import watched
 from gym_torch.model.precision_probe import milliseconds, remembered
 
@@ -93,6 +94,21 @@ def _linear(layer: nn.Linear, given: Tensor) -> Tensor:
         return nn.functional.linear(given, layer.weight, layer.bias)
     found: Tensor = _Product.apply(given, layer.weight)  # type: ignore[no-untyped-call]
     return found if layer.bias is None else found + layer.bias
+
+
+def few_rows(given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `given weight^T + bias`, `[..., inputs]` by `[outputs, inputs]`, as `KernelFunctions.product` promises."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    return found
+
+
+@cache
+def functions() -> Sequence[KernelFunctions]:
+    """Return the product of few rows, where there is oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return ()
+    fp32 = frozenset({torch.float32})
+    return (KernelFunctions("onednn", torch.__version__, frozenset({"cpu"}), fp32, product=few_rows),)
 
 
 class _Product(torch.autograd.Function):
