@@ -43,7 +43,7 @@ def losses(
     batch = lay_out(*batch_of)  # type: ignore[operator]
     log_probs = Policy(model, head=head)(batch)
     each = log_probs.new_zeros(len(batch.segments)).index_add(0, batch.target_segment, -log_probs)
-    (each * torch.linspace(0.5, 1.5, len(each))).sum().backward()  # type: ignore[no-untyped-call]
+    (each * torch.linspace(0.5, 1.5, len(each), device=each.device)).sum().backward()  # type: ignore[no-untyped-call]
     gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
     return each.detach(), torch.cat(gradients)
 

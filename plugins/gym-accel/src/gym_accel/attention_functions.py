@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from gym_torch.model import block_attention
 from gym_torch.model.kernel_functions import KernelFunctions, Scores
 from gym_torch.segment_spans import Bounds, Spans
 
+SHARES = "enable_gqa" in signature(varlen_attn).parameters  #: whether heads of queries may share one of keys and values
 WIDEST = 256  #: numbers of a head that FlashAttention takes
 HALF = frozenset({torch.float16, torch.bfloat16})
 CUDA = frozenset({"cuda"})
@@ -95,7 +97,14 @@ def flash_rows(function: Callable[..., Any], deterministic: bool) -> Rows:
 
 
 def varlen_rows(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, scores: Scores) -> Tensor:
-    """Return `torch.nn.attention.varlen.varlen_attn`; its window says too that attention is causal."""
+    """Return `torch.nn.attention.varlen.varlen_attn`; its window says too that attention is causal.
+
+    Before torch 2.12 it takes as many heads of keys and values as of queries.
+    """
+    shared: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]}
+    if not SHARES:
+        key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
+        shared = {}
     found = varlen_attn(
         query,
         key,
@@ -106,7 +115,7 @@ def varlen_rows(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, score
         bounds.most_keys,
         scale=scores.scale,
         window_size=_window(scores),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **shared,
     )
     assert not isinstance(found, tuple)  # no normalizers were asked for
     return found

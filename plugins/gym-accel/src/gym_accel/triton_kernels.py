@@ -1,18 +1,25 @@
 """Kernels in Triton: a program reads what it needs once, computes in fp32, and rounds nothing but what it writes.
 
-Where a dimension is called BLOCK, it is that of the data, filled up to a power of two.
+Where a dimension is called BLOCK, it is that of the data, filled up to a power of two. Triton reads annotations: they are names
+of its own.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def norm(given: Any, weight: Any, out: Any, inverse: Any, dim: Any, eps: Any, BLOCK: tl.constexpr) -> None:
+def norm(
+    given: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    inverse: tl.tensor,
+    dim: tl.tensor,
+    eps: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
     """Write `given / sqrt(mean(given^2) + eps) * weight` of a row, and one over that root."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -26,7 +33,8 @@ def norm(given: Any, weight: Any, out: Any, inverse: Any, dim: Any, eps: Any, BL
 
 @triton.jit
 def norm_back(
-    given: Any, weight: Any, inverse: Any, by_out: Any, by_given: Any, by_weight: Any, rows: Any, dim: Any, each: Any,
+    given: tl.tensor, weight: tl.tensor, inverse: tl.tensor, by_out: tl.tensor,
+    by_given: tl.tensor, by_weight: tl.tensor, rows: tl.tensor, dim: tl.tensor, each: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the gradients of `each` rows, and their part of the weight's: `by_weight` `[programs, dim]`."""
@@ -47,7 +55,7 @@ def norm_back(
 
 
 @triton.jit
-def _slope(gate: Any, TANH: tl.constexpr) -> Any:
+def _slope(gate: tl.tensor, TANH: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     """Return z and its derivative, where the activation is `gate * sigmoid(z)`."""
     if TANH:  # 1 + tanh(u) is 2 sigmoid(2 u)
         inner = 1.5957691216057308 * gate * (1 + 0.044715 * gate * gate)
@@ -57,7 +65,14 @@ def _slope(gate: Any, TANH: tl.constexpr) -> Any:
 
 @triton.jit
 def gated(
-    gate: Any, up: Any, out: Any, dim: Any, gate_row: Any, up_row: Any, TANH: tl.constexpr, BLOCK: tl.constexpr
+    gate: tl.tensor,
+    up: tl.tensor,
+    out: tl.tensor,
+    dim: tl.tensor,
+    gate_row: tl.tensor,
+    up_row: tl.tensor,
+    TANH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     """Write `act(gate) * up` of a part of a row; rows of `gate` and `up` are so many numbers apart."""
     row = tl.program_id(0).to(tl.int64)
@@ -71,7 +86,8 @@ def gated(
 
 @triton.jit
 def gated_back(
-    gate: Any, up: Any, by_out: Any, by_gate: Any, by_up: Any, dim: Any, gate_row: Any, up_row: Any,
+    gate: tl.tensor, up: tl.tensor, by_out: tl.tensor, by_gate: tl.tensor,
+    by_up: tl.tensor, dim: tl.tensor, gate_row: tl.tensor, up_row: tl.tensor,
     TANH: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the gradients of a part of a row, contiguous, given that of what came out."""
@@ -90,8 +106,9 @@ def gated_back(
 
 @triton.jit
 def turn(
-    given: Any, cos: Any, sin: Any, out: Any, tokens: Any, heads: Any, half: Any, row: Any, head: Any, token: Any,
-    along: Any, BACK: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    given: tl.tensor, cos: tl.tensor, sin: tl.tensor, out: tl.tensor, tokens: tl.tensor,
+    heads: tl.tensor, half: tl.tensor, row: tl.tensor, head: tl.tensor, token: tl.tensor,
+    along: tl.tensor, BACK: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Turn all heads of a token, by halves, or turn their gradients back; `out` is `[rows, tokens, heads, 2 half]`."""
     here = tl.program_id(0).to(tl.int64)
@@ -118,7 +135,14 @@ def turn(
 
 
 @triton.jit
-def label_scores(logits: Any, labels: Any, scores: Any, size: Any, RESIDUAL: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def label_scores(
+    logits: tl.tensor,
+    labels: tl.tensor,
+    scores: tl.tensor,
+    size: tl.tensor,
+    RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     """Write `log p(label)` of a row of logits, and with RESIDUAL `p - 1` in their place.
 
     The sum of exponentials is kept relative to the largest logit so far (arXiv:1805.02867, algorithm 3).

@@ -1,4 +1,4 @@
-"""The products on a GPU, in Triton. It reads the layout of the C kernels; unproven until `nox -s gpu` has run somewhere.
+"""The products on a GPU, in Triton. It reads the layout of the C kernels.
 
 A program computes sixteen outputs of some tokens of one segment. Signs are unpacked and multiplied with inputs in registers,
 so a plane is read once for all tokens of a block, and a matrix is never written to memory.
@@ -7,7 +7,6 @@ so a plane is read once for all tokens of a block, and a matrix is never written
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -20,8 +19,8 @@ TOKENS = 16  #: of a block: the least that `tl.dot` takes
 
 
 @triton.jit
-def _add(
-    y: Any, x: Any, place: Any, record: Any, tokens: Any, y_row: Any, x_row: Any,
+def add_products(
+    y: tl.tensor, x: tl.tensor, place: tl.tensor, record: tl.tensor, tokens: tl.tensor, y_row: tl.tensor, x_row: tl.tensor,
     fields: tl.constexpr, BLOCK: tl.constexpr, SECOND: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add to `y` [., outputs] the product of a segment, given where its arena lies and which rows of x and y its tokens are."""
@@ -40,9 +39,8 @@ def _add(
     words, tiles = (inputs + 31) // 32, (outputs + 15) // 16
     groups = (words + group - 1) // group
     lane, bit, token = tl.arange(0, 16), tl.arange(0, 32), first + tl.arange(0, BLOCK)
-    bands, mine = 1, 0
-    if band > 0:
-        bands, mine = (tiles + band - 1) // band, tile // band
+    wide = tl.where(band > 0, band, tiles)  # without bands all is one
+    bands, mine = (tiles + wide - 1) // wide, tile // wide
     sums = tl.zeros((BLOCK, 16), dtype=tl.float32)
     for word in range(words):
         here = word * 32 + bit
@@ -109,7 +107,7 @@ def _only(table: Tensor, chosen: Tensor) -> Tensor:
 def _launch(y: Tensor, x: Tensor, place: Tensor, table: Tensor, tokens: Tensor, most: int, second: bool) -> None:
     tiles = -(-int(table[:, int(second), Field.OUT].max()) // LANES)
     if tiles:
-        _add[(len(table), tiles, most)](
+        add_products[(len(table), tiles, most)](
             y, x, place, table.contiguous(), tokens, y.stride(0), x.stride(0), len(Field), TOKENS, int(second)
         )
 

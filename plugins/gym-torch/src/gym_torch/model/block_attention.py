@@ -64,4 +64,13 @@ def attend(
 
 @cache
 def _compiled(mode: str) -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=True, mode=mode or None)
+    """Return the function compiled for any length; a cap is a constant of its code, short rows take the kernel of long ones."""
+    compiled = torch.compile(flex_attention, dynamic=True, mode=mode or None)
+
+    def attention(*given: Any, **options: Any) -> Any:
+        with torch._dynamo.config.patch(
+            specialize_float=True
+        ):  # else a float is read from a tensor, which no kernel can
+            return compiled(*given, **options, kernel_options={"FORCE_USE_FLEX_ATTENTION": True})
+
+    return attention
