@@ -7,12 +7,12 @@ import torch
 from gym_torch_decoding import PROMPTS, BareTokenizer, one_by_one
 
 from gym_testkit import families
-from gym_testkit.architectures import FAMILIES, ready
+from gym_testkit.architectures import FAMILIES, build, ready
 from gym_torch.generation import cache_support
 from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.shared_prefixes import shares
-from gym_torch.model import layout_support
+from gym_torch.model import cached_attention, few_row_products, layout_support
 from gym_torch.model.layout_support import fit, in_small
 from gym_torch.packing import PACKED
 
@@ -54,6 +54,30 @@ def test_samples_have_the_log_probs_of_a_plain_forward_pass(family: str) -> None
         assert made.log_probs == pytest.approx(
             after.gather(1, torch.tensor(made.tokens)[:, None])[:, 0].tolist(), abs=1e-4
         )
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["bf16", "autocast"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rounded_samples_are_as_near_to_exact_ones_as_those_of_torch(
+    family: str, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each side's own samples beside a pass in fp32 over them; by kernels, rows are as long as they are."""
+    exact, prompts = ready(family), [prompt for prompt in PROMPTS for _ in range(3)]
+    model = build(family, None) if autocast else build(family, None).bfloat16()
+    limits, errors = [5 + 3 * (number % 7) for number in range(len(prompts))], []
+    for always in (False, True):
+        for choices in (cached_attention.CHOICES, few_row_products.CHOICES):
+            monkeypatch.setattr(choices, "always", always)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            made = Generator(model, None, 8).generate(prompts, limits, temperature=1.0, stop_ids=())
+        found, wanted = [], []
+        for prompt, each in zip(prompts, made, strict=True):
+            with torch.no_grad():
+                after = exact(torch.tensor([prompt + each.tokens])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            found += each.log_probs
+            wanted += after.gather(1, torch.tensor(each.tokens)[:, None])[:, 0].tolist()
+        errors.append(float((torch.tensor(found) - torch.tensor(wanted)).abs().median()))  # an expert may be another one
+    assert 0 < errors[1] < 1.3 * errors[0], errors
 
 
 #: Families with a state of their own, without position ids, and with positions or choices that follow from the length of a text.

@@ -33,11 +33,16 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
         return None
     try:
         made_of = [FLAGS, flags, THREADS, compiler, sys.platform, machine(), _features(compiler, flags)]
-        key = hashlib.sha256(source.read_bytes() + repr(made_of).encode()).hexdigest()[:32]
+        key = hashlib.sha256(text(source) + repr(made_of).encode()).hexdigest()[:32]
         file = cache_dir() / "kernels" / f"{source.stem}-{key}.so"
         return ctypes.CDLL(str(file if _ours(file) else _compile(compiler, source, flags, file)))
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def text(source: Path) -> bytes:
+    """Return what a file is made of: its own text, and that of the headers beside it."""
+    return b"".join(part.read_bytes() for part in (source, *sorted(source.parent.glob("*.h"))))
 
 
 @cache

@@ -1,14 +1,13 @@
 """bf16 copies of weights, made once for all steps of a generation.
 
-Autocast keeps its copies of weights that train alone: a frozen one, as below an adapter, is cast anew in every step, which
-moves three times the bytes that the product does.
+Autocast keeps its copies of weights that train alone, where neither a kernel nor a CUDA graph can read them: a frozen one, as
+below an adapter, is cast anew in every step, which moves three times the bytes that the product does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from gym_torch.model.fp8_products import weights_kept
 
 @contextmanager
 def cast_once(model: PreTrainedModel) -> Iterator[None]:
-    """Have frozen linear layers of a model multiply by copies of their weights in the precision of the autocast around.
+    """Have the linear layers of a model multiply by copies of their weights in the precision of the autocast around.
 
     What they return is the same, bit for bit; their `weight` stays what it was for whoever reads it. The weights must not change
     meanwhile. Without autocast, and in a model that is compiled, nothing is done. The copies take half the bytes of the weights.
@@ -29,8 +28,7 @@ def cast_once(model: PreTrainedModel) -> Iterator[None]:
     layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
     try:
         for layer in layers:
-            weight = layer.weight.to(torch.get_autocast_dtype(layer.weight.device.type))
-            layer.forward = partial(_product, layer, weight)  # type: ignore[method-assign]
+            layer.forward = Rounded(layer)  # type: ignore[method-assign]
         with weights_kept(model):
             yield
     finally:
@@ -38,10 +36,20 @@ def cast_once(model: PreTrainedModel) -> Iterator[None]:
             vars(layer).pop("forward", None)
 
 
-def _product(layer: nn.Linear, weight: Tensor, input: Tensor) -> Tensor:
-    if not torch.is_autocast_enabled(input.device.type):  # a part of the model that is not rounded
-        return linear(input, layer.weight, layer.bias)
-    return linear(input, weight, layer.bias)
+class Rounded:
+    """The product of a linear layer with a copy of its weight."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        """Make the copy."""
+        dtype = torch.get_autocast_dtype(layer.weight.device.type)
+        self._layer, self.weight = layer, layer.weight.detach().to(dtype)
+        self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """Multiply."""
+        if not torch.is_autocast_enabled(input.device.type):  # a part of the model that is not rounded
+            return linear(input, self._layer.weight, self._layer.bias)
+        return linear(input, self.weight, self.bias)
 
 
 def _layers(model: PreTrainedModel) -> list[nn.Linear]:
@@ -50,9 +58,4 @@ def _layers(model: PreTrainedModel) -> list[nn.Linear]:
     if any(part._compiled_call_impl is not None for part in parts):
         return []
     plain = [part for part in parts if type(part) is nn.Linear and "forward" not in vars(part)]
-    return [part for part in plain if type(part.weight) is nn.Parameter and _cast_anew(part.weight)]
-
-
-def _cast_anew(weight: Tensor) -> bool:
-    """Whether a pass would cast a weight: autocast keeps copies of what trains, which a CUDA graph cannot read."""
-    return weight.dtype == torch.float32 and not (weight.requires_grad and weight.device.type == "cpu")
+    return [part for part in plain if type(part.weight) is nn.Parameter and part.weight.dtype == torch.float32]

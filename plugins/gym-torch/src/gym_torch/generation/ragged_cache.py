@@ -19,14 +19,15 @@ ROOM = 128  #: columns allocated ahead, or half of those there are: rows move on
 class Block:
     """Some rows of keys and values of one layer, `[rows, heads, columns, head_dim]` each, with room to grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         """Start without room."""
         self.parts: list[Tensor] = []
+        self._dtype = dtype
 
     def reserve(self, like: Tensor, rows: int, columns: int, used: int, more: int = 0) -> None:
         """Make room for rows and columns, of which `used` rows hold something."""
         if not self.parts:
-            self.parts = [like.new_empty(0, like.shape[1], 0, like.shape[3]) for _ in range(2)]
+            self.parts = [like.new_empty(0, like.shape[1], 0, like.shape[3], dtype=self._dtype) for _ in range(2)]
         held, _, width, _ = self.parts[0].shape
         if rows <= held and columns <= width:
             return
@@ -60,8 +61,9 @@ class Passing(DynamicLayer):
 class RaggedCache:
     """The rows of all layers. The first to enter decide how many layers there are."""
 
-    def __init__(self) -> None:
-        """Start without rows."""
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Start without rows; keys and values are kept in a precision."""
+        self._dtype = dtype
         self.rows: list[Block] = []
         self.prompts: list[Block] = []
         self.lengths: list[int] = []  #: tokens of each row, without those of its prompt in `prompts`
@@ -79,7 +81,7 @@ class RaggedCache:
 
         """
         if not self.rows:
-            self.rows, self.prompts = ([Block() for _ in cache.layers] for _ in range(2))
+            self.rows, self.prompts = ([Block(self._dtype) for _ in cache.layers] for _ in range(2))
             self.passing = Cache(layers=[Passing() for _ in cache.layers])
         shared = [text for text in range(len(lengths)) if places.count(text) > 1]
         old, had = len(self.lengths), len(self.prompt_lengths)

@@ -28,15 +28,20 @@ if TYPE_CHECKING:
     from gym_torch.generation.decoding import Row
 
 
+def precision(model: PreTrainedModel) -> torch.dtype:
+    """Return in which precision a model on a CPU attends."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else model.dtype
+
+
 def kernel_for(model: PreTrainedModel, way: Way) -> CachedAttention | None:
     """Return what attends to rows of a model that are as long as they are; None where they lie in a rectangle."""
-    plain = model.device.type == "cpu" and model.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if not way.ragged or not plain:
+    if not way.ragged or model.device.type != "cpu":
         return None
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return cached_attention.chosen(heads, kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads)
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return cached_attention.chosen(heads, kv_heads, dim, precision(model))
 
 
 class RaggedRows:
@@ -45,7 +50,7 @@ class RaggedRows:
     def __init__(self, passes: Passes, attend: CachedAttention, guesses: int) -> None:
         """Begin without rows."""
         self._passes, self._attend, self._guesses = passes, attend, guesses
-        self._cache = RaggedCache()
+        self._cache = RaggedCache(precision(passes.model))
         self._drafts: list[Drafts] = []
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
@@ -126,6 +131,7 @@ class RaggedRows:
 
     def _attended(self, places: Places, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Scores) -> Tensor:
         (keys, values), (starts, contents) = self._cache.rows[layer].parts, self._cache.prompts[layer].parts
+        query, key, value = (part.to(keys.dtype) for part in (query, key, value))  # as autocast does
         return self._attend(query, key, value, Kept(keys, values, starts, contents, places), rule)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gym_torch.model import decoding_kernels
-from gym_torch.model.kernel_functions import Kept, Places, Scores
+from gym_torch.model.kernel_functions import Kept, Places, Scores, spelled
 from gym_torch.model.kernel_trials import Choices, Work
 
 RECORD = "cached_attention"  #: in run.json: by shape of heads, the kernel that a run took, or ""
@@ -19,12 +19,12 @@ ROWS, LONGEST = 16, 160  #: of a trial
 CachedAttention = Callable[[Tensor, Tensor, Tensor, Kept, Scores], Tensor]
 
 
-def chosen(heads: int, kv_heads: int, dim: int) -> CachedAttention | None:
-    """Return what attends with such heads where a trial says that it pays; None where torch does."""
+def chosen(heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> CachedAttention | None:
+    """Return what attends with such heads in a precision where a trial says that it pays; None where torch does."""
     if not CHOICES.any():
         return None
-    work = partial(_work, heads, kv_heads, dim)
-    return CHOICES.choose(lambda each: each.cached_attention, f"{heads}x{kv_heads}x{dim}", (torch.empty(0),), work)
+    work, name = partial(_work, heads, kv_heads, dim, dtype), f"{heads}x{kv_heads}x{dim}{spelled(dtype)}"
+    return CHOICES.choose(lambda each: each.cached_attention, name, (torch.empty(0, dtype=dtype),), work)
 
 
 def places_of(
@@ -53,12 +53,12 @@ def _sums(counts: Sequence[int]) -> Tensor:
     return torch.tensor([0, *counts]).cumsum(0)
 
 
-def _work(heads: int, kv_heads: int, dim: int, own: CachedAttention) -> Work:
+def _work(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, own: CachedAttention) -> Work:
     """Return what a trial compares: a token for each of some rows, by the kernel, and by torch in a rectangle with a mask."""
     draws = torch.Generator().manual_seed(0)
     rule = Scores(dim**-0.5)
-    query = torch.randn(ROWS, heads, 1, dim, generator=draws)
-    keys, values = (torch.randn(ROWS, kv_heads, LONGEST, dim, generator=draws) for _ in range(2))
+    shapes = (heads, 1), (kv_heads, LONGEST), (kv_heads, LONGEST)
+    query, keys, values = (torch.randn(ROWS, *shape, dim, generator=draws).to(dtype) for shape in shapes)
     lengths = [LONGEST - 1 - 5 * row for row in range(ROWS)]
     seen = (torch.arange(LONGEST) <= torch.tensor(lengths)[:, None])[:, None, None]
     fresh = [torch.stack([part[row, :, at] for row, at in enumerate(lengths)])[:, :, None] for part in (keys, values)]
@@ -70,7 +70,7 @@ def _work(heads: int, kv_heads: int, dim: int, own: CachedAttention) -> Work:
 
     return (
         lambda: [own(query, fresh[0], fresh[1], kept, rule)],
-        partial(theirs, torch.float32),
+        partial(theirs, dtype),
         partial(theirs, torch.float64),
     )
 

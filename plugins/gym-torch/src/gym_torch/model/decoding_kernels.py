@@ -1,4 +1,4 @@
-"""What a step of decoding does on a CPU, in fp32: products of few rows, and attention to a cache (`decoding_kernels.c`).
+"""What a step of decoding does on a CPU, in fp32 and bf16: products of few rows, and attention to a cache (`decoding_kernels.c`).
 
 The libraries that torch calls lay a weight out anew before they multiply, which takes longer than the product of few rows; here
 it is read once, where it lies. Attention takes rows as long as they are, writes new keys and values itself, and reads a prompt
@@ -22,6 +22,8 @@ from gym_torch.model.kernel_functions import Kept, KernelFunctions, Scores
 
 SOURCE = Path(__file__).with_suffix(".c")
 FLAGS = (*native_code.THIS_MACHINE, "-fno-math-errno", "-fno-trapping-math")
+#: By the precision of what is multiplied: how the file is compiled for it. Sums are in fp32.
+PRECISIONS: dict[torch.dtype, tuple[str, ...]] = {torch.float32: (), torch.bfloat16: ("-DGYM_BF16",)}
 
 _INT, _LONG, _AT, _FLOAT = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
 _TENSORS = ("query", "key", "value", "out", "keys", "values", "prompt_keys", "prompt_values")
@@ -99,9 +101,9 @@ class Kernel:
 
 
 @cache
-def kernel() -> Kernel | None:
-    """Return the kernel compiled for this machine; None where there is none."""
-    found = native_code.library(SOURCE, FLAGS)
+def kernel(dtype: torch.dtype = torch.float32) -> Kernel | None:
+    """Return the kernel compiled for this machine and a precision; None where there is none."""
+    found = native_code.library(SOURCE, (*FLAGS, *PRECISIONS[dtype]))
     try:
         return Kernel(found) if found else None
     except OSError:
@@ -109,14 +111,13 @@ def kernel() -> Kernel | None:
 
 
 def functions() -> Sequence[KernelFunctions]:
-    """Return what the kernel computes, where there is one."""
-    own = kernel()
-    return () if own is None else (_functions(own),)
+    """Return what the kernels compute, where there are some."""
+    return tuple(_functions(own, dtype) for dtype in PRECISIONS if (own := kernel(dtype)) is not None)
 
 
 @cache
-def _functions(own: Kernel) -> KernelFunctions:
-    version, fp32 = SOURCE.read_text(encoding="utf-8"), frozenset({torch.float32})
+def _functions(own: Kernel, dtype: torch.dtype) -> KernelFunctions:
+    version, dtypes = native_code.text(SOURCE).decode(), frozenset({dtype})
     return KernelFunctions(
-        own.name, version, frozenset({"cpu"}), fp32, product=own.product, cached_attention=own.attend
+        own.name, version, frozenset({"cpu"}), dtypes, product=own.product, cached_attention=own.attend
     )

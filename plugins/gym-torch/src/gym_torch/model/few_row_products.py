@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.model import decoding_kernels, onednn_linear
-from gym_torch.model.kernel_functions import KernelFunctions
+from gym_torch.model.kernel_functions import KernelFunctions, spelled
 from gym_torch.model.kernel_trials import Choices, Work
 
 RECORD = "few_row_products"  #: in run.json: by shape and number of rows, the kernel that a run took, or ""
@@ -26,14 +26,15 @@ def chosen(rows: int, weight: Tensor) -> Product | None:
 
     def work(own: Product) -> Work:
         draws = torch.Generator().manual_seed(0)
-        given, held = (torch.randn(count, weight.shape[1], generator=draws) for count in (size, len(weight)))
+        drawn = (torch.randn(count, weight.shape[1], generator=draws) for count in (size, len(weight)))
+        given, held = (part.to(weight.dtype) for part in drawn)
 
         def theirs(dtype: torch.dtype) -> Sequence[Tensor]:
             return [nn.functional.linear(given.to(dtype), held.to(dtype))]
 
-        return lambda: [own(given, held, None)], partial(theirs, torch.float32), partial(theirs, torch.float64)
+        return lambda: [own(given, held, None)], partial(theirs, weight.dtype), partial(theirs, torch.float64)
 
-    name = f"{size} rows of {weight.shape[1]} to {weight.shape[0]}"
+    name = f"{size} rows of {weight.shape[1]} to {weight.shape[0]}{spelled(weight.dtype)}"
     return CHOICES.choose(lambda each: each.product, name, (weight,), work)
 
 

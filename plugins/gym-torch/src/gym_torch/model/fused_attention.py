@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from gym_core import GymError
 from gym_torch import native_code
 from gym_torch.model import block_attention
-from gym_torch.model.kernel_functions import KernelFunctions, Scores
+from gym_torch.model.kernel_functions import KernelFunctions, Scores, spelled
 from gym_torch.model.kernel_trials import Choices, Results, Work, with_gradients
 from gym_torch.segment_spans import Spans
 
@@ -177,7 +177,7 @@ def chosen(query: Tensor, key: Tensor, spans: Spans, rule: Scores, attend: Calla
         return None  # one head of one segment is the work of one thread
     long = spans.forest.size >= LONG
     name = "x".join(map(str, shape)) + (" long" if long else "")
-    name += "" if query.dtype == torch.bfloat16 else f" {str(query.dtype).removeprefix('torch.')}"
+    name += spelled(query.dtype)
     continued = any(before is not None for before in spans.prefixes)
     name += f" window {rule.window}" if rule.window else ""
     name += " cap" if rule.softcap else ""

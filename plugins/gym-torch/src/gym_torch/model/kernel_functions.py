@@ -95,5 +95,10 @@ class KernelFunctions:
         )
 
 
+def spelled(dtype: torch.dtype) -> str:
+    """Return how the name of a piece of work says its precision, fp32 not at all."""
+    return "" if dtype == torch.float32 else f" {str(dtype).removeprefix('torch.')}"
+
+
 _PLAIN = (Tensor, nn.Parameter)
 _WITHOUT_DATA = (*_PLAIN, FakeTensor)
