@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
 from gym_torch_decoding import PROMPTS, BareTokenizer, kernels
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import DynamicCache
 
-from gym_testkit.architectures import ready
-from gym_torch.generation.cache_support import way_of
+from gym_testkit.architectures import build, ready
+from gym_torch.generation.cache_support import Way, way_of
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.generator import Generator, decode_batch
+from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.prefix_cache import BLOCK, PrefixCache
+from gym_torch.generation.ragged_cache import RaggedCache
 from gym_torch.generation.sampling import SamplingOptions
 
 __all__ = ["kernels"]
@@ -144,3 +151,88 @@ def test_what_prompts_have_in_common_is_computed_once_where_they_enter_together(
             batch.step()
         assert [row.completion.tokens for row in rows] == plain
     assert computed["aaaaa"] < computed["abcde"] - 100
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_what_is_kept_of_a_row_that_ends_amid_guesses_is_its_text(ragged: bool) -> None:
+    """A row that repeats itself and then ends otherwise than was guessed."""
+    period, stop = [5, 9, 13, 17, 21], 2
+    row = Row(tuple(LONG[:20] + 3 * period), 60, (stop,), scope="ann")
+
+    def said(logits: Tensor) -> Tensor:
+        made = len(row.completion.tokens)
+        wanted = torch.tensor([stop if made == 25 else period[made % 5]])
+        return torch.full_like(logits, -torch.inf).index_fill(0, wanted, 0.0)
+
+    row.adjust = said
+    model, prefixes = ready("qwen3"), PrefixCache(2**20)
+    way = replace(way_of(model, 128, decode_batch), ragged=ragged)
+    through(Decoding(model, way, 128, prefixes=prefixes), row)
+    text = [*row.prompt, *row.completion.tokens]
+    kept = prefixes.length("ann", [*text, 1])
+    assert len(row.completion.tokens) == 26 and kept > len(row.prompt)
+    with torch.no_grad():
+        whole = model(torch.tensor([text]), use_cache=True).past_key_values
+    for layer, found in zip(whole.layers, prefixes.take([("ann", [*text, 1], kept)]), strict=True):
+        for part, wanted in zip(found, (layer.keys, layer.values), strict=True):
+            assert torch.allclose(part[0], wanted[0, :, :kept], atol=1e-4)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
+    """A short row enters where a longer one, the numbers of which were none, has left."""
+    model, now = build("qwen3", None), [list[Hashable]()]
+
+    def break_some(_layer: nn.Module, _given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        return out.masked_fill(torch.tensor([key == "broken" for key in now[0]])[:, None, None], torch.nan)
+
+    @contextmanager
+    def around(keys: list[Hashable]) -> Iterator[None]:
+        now[0] = keys
+        yield
+
+    model.model.layers[0].self_attn.v_proj.register_forward_hook(break_some)
+    model.model.layers[0].self_attn.k_proj.register_forward_hook(break_some)
+
+    def said(broken: bool) -> list[int]:
+        batch = Decoding(model, Way(True), 200, around=around)
+        batch.admit([Row(tuple(LONG[:37]), 12, key="long")])
+        if broken:
+            other = Row(tuple(LONG[1:38]), 12, key="broken")
+            batch.admit([other])
+            batch.step()
+            batch.drop([other])
+        return through(batch, Row((5, 6, 7), 6, key="short"))[0]
+
+    assert said(True) == said(False)
+
+
+@pytest.mark.parametrize("cache", [RowCache, RaggedCache])
+def test_rows_that_cannot_enter_leave_those_in_flight_as_they_were(cache: type[RowCache] | type[RaggedCache]) -> None:
+    def enter(into: RowCache | RaggedCache, given: DynamicCache) -> None:
+        width = given.get_seq_length()
+        if isinstance(into, RowCache):
+            into.append(given, torch.tensor([0, 0, 1]))
+        else:
+            into.append(given, [width, width], [0, 0, 1])
+
+    def held(of: RowCache | RaggedCache) -> list[Tensor]:
+        if isinstance(of, RowCache):
+            return [part.clone() for layer in of.layers for part in (layer.keys, layer.values)]
+        return [part.clone() for row in range(len(of.lengths)) for pair in of.text(row) for part in pair]
+
+    kept = RowCache() if cache is RowCache else RaggedCache(torch.float32)
+    enter(kept, drawn((2, 2), 9))
+    before = held(kept)
+    for width in (4, 300):
+        with pytest.raises(RuntimeError):
+            enter(kept, drawn((2, 3), width))  # the second layer has another number of heads
+        assert all(torch.equal(one, other) for one, other in zip(held(kept), before, strict=True))
+    enter(kept, drawn((2, 2), 9))
+    assert all(torch.equal(one[:3], other) for one, other in zip(held(kept), before, strict=False))
+
+
+def drawn(heads: tuple[int, int], width: int) -> DynamicCache:
+    draws, found = torch.Generator().manual_seed(width), DynamicCache()
+    for layer, count in enumerate(heads):
+        found.update(*torch.randn(2, 2, count, width, 8, generator=draws), layer)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -165,3 +166,15 @@ def test_chat() -> None:
     texts = complete(ready("qwen3"), BareTokenizer(), rows, max_new_tokens=6)
     tokens, _ = one_by_one(ready("qwen3"), [8, 9, 49], 6)
     assert texts[1] == BareTokenizer().decode([token for token in tokens if token != 0])
+
+
+def test_several_threads_may_generate_with_one_model(kernels: bool) -> None:
+    model = build("qwen3", "sdpa").requires_grad_(False)
+
+    def said(_number: int) -> list[list[int]]:
+        return [made.tokens for made in Generator(model, BareTokenizer()).generate(PROMPTS[:3], 12, stop_ids=[])]
+
+    expected = said(0)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(said, range(20))) == [expected] * 20
+    assert model.config._attn_implementation == "sdpa"

@@ -87,6 +87,7 @@ class PaddedRows:
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
         """Add rows, as `KeptRows.append` does."""
         self._forget_drafts()
+        self._cache.reserve(cache, len(places), 0 if self._shared else cache.get_seq_length())
         if self._shared:
             self._shared.take(cache, lengths, places)
         self._cache.append(cache, torch.tensor(places, device=self._passes.model.device))
@@ -114,8 +115,9 @@ class PaddedRows:
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
         """Return what a row has, as `KeptRows.text` does."""
-        start = self._cache.get_seq_length() - self._lengths[row]
-        return [(layer.keys[row, :, start:], layer.values[row, :, start:]) for layer in self._cache.layers]
+        stop = self._cache.get_seq_length() - (len(self._drafts.tokens) if self._drafts else 0)
+        own = slice(stop - self._lengths[row], stop)
+        return [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self._cache.layers]
 
     def _alone(self, row: Row) -> Tensor:
         """Run the token that a row chose last, and guesses at what follows it; return the logits `[1, vocabulary]` after it."""

@@ -87,19 +87,28 @@ class Layer(DynamicLayer):
         self.stop -= columns
         self._view()
 
-    def append(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
-        """Add the rows `index` `[new rows]` of other keys and values, of any width, below the present ones."""
-        width = keys.shape[2]
+    def reserve(self, keys: Tensor, values: Tensor, count: int, width: int) -> None:
+        """Make room for so many more rows of such keys and values, that wide."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
             self._keys, self._values = keys[:0, :, :0], values[:0, :, :0]
             self._view()
-        rows = self.rows + len(index)
-        if rows > len(self._keys) or width > self.stop:
-            self._reserve(rows, max(width, self.stop - self.start), ROOM)
-        self._keys[self.rows : rows, :, self.stop - width : self.stop] = keys[index]
-        self._values[self.rows : rows, :, self.stop - width : self.stop] = values[index]
-        self.rows, self.start = rows, min(self.start, self.stop - width)
+        if self.rows + count > len(self._keys) or width > self.stop:
+            self._reserve(self.rows + count, max(width, self.stop - self.start), ROOM)
+            self._view()
+
+    def write(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
+        """Write the rows `index` `[new rows]` of other keys and values, for which there is room, below the present ones."""
+        rows, begin = self.rows + len(index), self.stop - keys.shape[2]
+        for buffer, new in ((self._keys, keys), (self._values, values)):
+            # Who was here before may have left numbers that are not finite.
+            buffer[: self.rows, :, begin : self.start] = 0
+            buffer[self.rows : rows, :, self.start : begin] = 0
+            buffer[self.rows : rows, :, begin : self.stop] = new[index]
+
+    def extend(self, count: int, width: int) -> None:
+        """Let so many rows below, that wide, which were written, be a part of it."""
+        self.rows, self.start = self.rows + count, min(self.start, self.stop - width)
         self._view()
 
 
@@ -122,12 +131,21 @@ class RowCache(Cache):
         for layer in self.layers:
             layer.take_back(columns)
 
-    def append(self, other: Cache, index: Tensor) -> None:
-        """Add the rows `index` `[new rows]` of another cache below; a row may come more than once."""
+    def reserve(self, like: Cache, count: int, width: int) -> None:
+        """Make room for so many more rows of another cache, that wide: where there is none, no layer has changed."""
         if not self.layers:
-            self.layers = [Layer() for _ in other.layers]
+            self.layers = [Layer() for _ in like.layers]
+        for layer, new in zip(self.layers, like.layers, strict=True):
+            layer.reserve(new.keys, new.values, count, width)
+
+    def append(self, other: Cache, index: Tensor) -> None:
+        """Add the rows `index` `[new rows]` of another cache below; a row may come more than once. What fails changes nothing."""
+        width = other.get_seq_length()
+        self.reserve(other, len(index), width)
         for layer, new in zip(self.layers, other.layers, strict=True):
-            layer.append(new.keys, new.values, index)
+            layer.write(new.keys, new.values, index)
+        for layer in self.layers:
+            layer.extend(len(index), width)
 
 
 def fill(kept: Sequence[int]) -> list[int]:

@@ -72,7 +72,7 @@ class RaggedCache:
         self.passing = Cache(layers=[])
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
-        """Add rows that begin with texts of a cache, aligned at the right.
+        """Add rows that begin with texts of a cache, aligned at the right. What fails changes nothing.
 
         Args:
             cache: keys and values `[texts, heads, width, head_dim]` of each layer.
@@ -85,18 +85,20 @@ class RaggedCache:
             self.passing = Cache(layers=[Passing() for _ in cache.layers])
         shared = [text for text in range(len(lengths)) if places.count(text) > 1]
         old, had = len(self.lengths), len(self.prompt_lengths)
-        self.lengths += [0 if text in shared else lengths[text] for text in places]
-        self.numbers += [had + shared.index(text) if text in shared else -1 for text in places]
-        self.prompt_lengths += [lengths[text] for text in shared]
-        widest, longest = max(self.lengths), max(self.prompt_lengths, default=0)
+        own = self.lengths + [0 if text in shared else lengths[text] for text in places]
+        starts = self.prompt_lengths + [lengths[text] for text in shared]
+        layers = list(zip(cache.layers, self.rows, self.prompts, strict=True))
+        for layer, rows, prompts in layers:
+            rows.reserve(layer.keys, len(own), max(own) + 1, old, ROOM)
+            prompts.reserve(layer.keys, len(starts), max(starts, default=0), had)
         alone = [(row, text) for row, text in enumerate(places, old) if text not in shared]
-        for layer, rows, prompts in zip(cache.layers, self.rows, self.prompts, strict=True):
-            rows.reserve(layer.keys, len(self.lengths), widest + 1, old, ROOM)
-            prompts.reserve(layer.keys, len(self.prompt_lengths), longest, had)
+        for layer, rows, prompts in layers:
             for block, pairs in ((rows, alone), (prompts, list(enumerate(shared, had)))):
                 for row, text in pairs:
                     begin = layer.keys.shape[2] - lengths[text]
                     block.write(row, layer.keys[text, :, begin:], layer.values[text, :, begin:])
+        self.lengths, self.prompt_lengths = own, starts
+        self.numbers += [had + shared.index(text) if text in shared else -1 for text in places]
 
     def reserve(self, new: int) -> None:
         """Make room for so many more tokens of each row."""

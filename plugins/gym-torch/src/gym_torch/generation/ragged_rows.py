@@ -6,6 +6,7 @@ has, and a prompt that several rows continue once for all of them. So each row m
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,10 @@ from gym_torch.model.segment_attention import NAME, NO_MASK
 
 if TYPE_CHECKING:
     from gym_torch.generation.decoding import Row
+
+
+_TURN = threading.Lock()
+_ATTENDING: dict[int, tuple[int, str]] = {}  #: by configuration, passes under way and how it says to attend otherwise
 
 
 def precision(model: PreTrainedModel) -> torch.dtype:
@@ -138,12 +143,17 @@ class RaggedRows:
 @contextmanager
 def attending(model: PreTrainedModel) -> Iterator[None]:
     """Have a model that attends as torch does attend through `gym_torch.model.segment_attention`, which does the same."""
-    config, before = model.config, model.config._attn_implementation
-    if before == NAME:
-        yield
-        return
-    try:
+    config = model.config
+    with _TURN:  # several threads may decode with one model
+        passes, before = _ATTENDING.get(id(config), (0, config._attn_implementation))
+        _ATTENDING[id(config)] = passes + 1, before
         config._attn_implementation = NAME
+    try:
         yield
     finally:
-        config._attn_implementation = before
+        with _TURN:
+            passes, before = _ATTENDING.pop(id(config))
+            if passes > 1:
+                _ATTENDING[id(config)] = passes - 1, before
+            else:
+                config._attn_implementation = before

@@ -39,12 +39,12 @@ class Shared:
 
     def take(self, cache: DynamicCache, lengths: Sequence[int], rows: Sequence[int]) -> None:
         """Take prompts out of a cache, aligned at the right, and add a row for each of `rows`, which number them from 0."""
-        self.rows += [len(self._lengths) + row for row in rows]
-        self._lengths += lengths
         new = [(layer.keys, layer.values) for layer in cache.layers]
         if self._layers:
             new = [(_below(a, c), _below(b, d)) for (a, b), (c, d) in zip(self._layers, new, strict=True)]
         self._layers = new
+        self.rows += [len(self._lengths) + row for row in rows]
+        self._lengths += lengths
         for layer in cache.layers:
             layer.keys, layer.values = layer.keys[:, :, :0], layer.values[:, :, :0]
         self._arrange()
