@@ -68,3 +68,14 @@ def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
     for options in ((1.0, 0), (0.9, 0), (0.9, 5)):
         found = choose(logits, temperature, options[0], draws(3)[:200], options[1])
         assert torch.equal(found[0], greedy[0]) and torch.equal(found[1], greedy[1])
+
+
+def test_a_token_without_probability_is_never_drawn() -> None:
+    """The first of each block here, where a number falls just behind the block before."""
+    logits = 2 * torch.randn(1, 40 * BLOCK, generator=torch.Generator().manual_seed(0))
+    logits[:, ::BLOCK] = -torch.inf
+    ends = logits.softmax(-1).unflatten(-1, (-1, BLOCK)).sum(-1).cumsum(-1, dtype=torch.float64)[0]
+    points = [float(end / ends[-1]) * (1 + shift) for end in ends[:-1] for shift in (-1e-8, 0, 4e-16, 1e-9, 1e-8)]
+    tokens, log_probs = choose(logits.expand(len(points), -1), 1.0, 1.0, points)
+    assert len({int(token) // BLOCK for token in tokens}) == 40
+    assert log_probs.isfinite().all()

@@ -132,11 +132,13 @@ def _invert(probs: Tensor, points: Tensor) -> Tensor:
     block = _passed(ends, points)
     inside = blocks.gather(1, block[..., None].expand(-1, 1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
     before = ends.gather(-1, block) - inside[:, -1:]
-    return block * BLOCK + _passed(inside, points - before)
+    return block * BLOCK + _passed(inside, (points - before).clamp(min=0))  # below 0 by rounding: see `_passed`
 
 
 def _passed(sums: Tensor, points: Tensor) -> Tensor:
-    """Return where the sums pass the points; past the end, where they stop growing, for only rounding leads there."""
+    """Return where the sums pass the points, which are not below 0, so never where a sum does not grow; past the end, where
+    they stop growing, for only rounding leads there.
+    """
     last = (sums < sums[:, -1:]).sum(-1, keepdim=True)
     return torch.minimum(torch.searchsorted(sums, points, right=True), last)
 
