@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import ClassVar
 
 import pytest
@@ -153,3 +155,24 @@ def test_what_a_machine_lacks_is_said_and_what_a_library_builds_is_held_to_its_p
 
     with pytest.raises(PluginError, match="KernelFunctions"):
         kernel_libraries.opened(Wrong())
+
+
+def test_what_is_untried_in_one_thread_is_tried_in_others() -> None:
+    choices = Choices("record", lambda: (library("own", gated),))
+    choices.always = False
+    begun, ended = Event(), Event()
+
+    def wait() -> None:
+        with choices.untried():
+            begun.set()
+            ended.wait(10)
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(wait)
+        begun.wait(10)
+        assert not choices.any()
+        with choices.untried():
+            ended.set()
+            waiting.result()
+            assert choices.any()
+    assert not choices.any()

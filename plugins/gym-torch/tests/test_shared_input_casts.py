@@ -96,3 +96,12 @@ def test_in_inference_mode_layers_compute_what_they_do_without_gradients():
         expected = model(1 * given)
         share_casts(model)
         assert torch.equal(model(1 * given), expected)
+
+
+def test_what_is_to_have_a_gradient_later_is_cast_anew() -> None:
+    layers, given = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), torch.randn(3, 4)
+    share_casts(layers)
+    with torch.autocast("cpu", torch.bfloat16):
+        layers[0](given)
+        layers[1](given.requires_grad_()).sum().backward()
+    assert given.grad is not None and given.grad.abs().sum() > 0

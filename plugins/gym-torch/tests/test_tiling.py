@@ -32,6 +32,15 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 away(torch.zeros(1000))
 """
+#: Parts of these are given `[tokens, dim]`.
+SHARED_EXPERT = EXPERTS | {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "shared_expert_intermediate_size": 64,
+    "num_hidden_layers": 3,
+}
+OPT = {"model_type": "opt", "hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 96, "vocab_size": 1000}
+OPT |= {"num_hidden_layers": 3, "num_attention_heads": 4, "dropout": 0.0}
 GEMMA = QWEN | {"model_type": "gemma2", "num_hidden_layers": 3}
 
 
@@ -56,7 +65,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling.tile, "__defaults__", (5,))
 
 
-@pytest.mark.parametrize(("config", "parts"), [(QWEN, 5), (GEMMA, 5), (GPT2, 3), (EXPERTS, 4)])
+@pytest.mark.parametrize(
+    ("config", "parts"), [(QWEN, 5), (GEMMA, 5), (GPT2, 3), (EXPERTS, 4), (SHARED_EXPERT, 3), (OPT, 2)]
+)
 @pytest.mark.parametrize("policy", ["tiled", "offload"])
 @pytest.mark.usefixtures("small")
 def test_slices_of_a_row_give_its_loss_and_gradients(config: dict[str, Any], parts: int, policy: str) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
@@ -118,6 +119,7 @@ class Choices:
         self._known: dict[str, str] = {}
         self._tried: dict[str, list[str]] = {}
         self._run: Run | None = None
+        self._untried = ContextVar(f"{record}: untried", default=False)
 
     @contextmanager
     def kept(self, run: Run, libraries: Sequence[KernelFunctions] = ()) -> Iterator[None]:
@@ -140,16 +142,19 @@ class Choices:
 
     @contextmanager
     def untried(self) -> Iterator[None]:
-        """Let the first kernel work in the block without a trial, where there is one."""
-        before, self.always = self.always, True
+        """Let the first kernel work in the block without a trial, where there is one; other threads go on as they were."""
+        before = self._untried.set(True)
         try:
             yield
         finally:
-            self.always = before
+            self._untried.reset(before)
 
     def any(self) -> bool:
         """Return whether there is a kernel to ask, and no one compiles, traces or transforms what is computed."""
-        return self.always is not False and not watched() and bool(self.kernels())
+        return self._asked() is not False and not watched() and bool(self.kernels())
+
+    def _asked(self) -> bool | None:
+        return True if self._untried.get() else self.always
 
     def kernels(self) -> Sequence[KernelFunctions]:
         """Return the kernels that may be asked, those of libraries first."""
@@ -174,7 +179,7 @@ class Choices:
         able = {each: found for each in self.kernels() if (found := function(each)) is not None and each.takes(given)}
         if not able:
             return None
-        if self.always:
+        if self._asked():
             return next(iter(able.values()))
         device = given[0].device.type
         name = name if device == "cpu" else f"{name} on {device}"

@@ -37,7 +37,7 @@ class LastCast:
 
     def __init__(self) -> None:
         #: What was given, the version and modes of its cast, and the cast: read and written at once, for threads share it.
-        self._last: tuple[weakref.ref[Tensor], tuple[int, bool, torch.dtype], Tensor] | None = None
+        self._last: tuple[weakref.ref[Tensor], tuple[int, bool, bool, torch.dtype], Tensor] | None = None
 
     def __call__(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return the input cast as autocast asks for it; None where it is to stay as it is."""
@@ -47,10 +47,10 @@ class LastCast:
         kind = given.device.type
         if given.dtype != torch.float32 or not torch.is_autocast_enabled(kind) or given.is_inference():
             return None  # what inference mode makes has no version
-        asked = given._version, torch.is_grad_enabled(), torch.get_autocast_dtype(kind)
+        asked = given._version, given.requires_grad, torch.is_grad_enabled(), torch.get_autocast_dtype(kind)
         last = self._last
         if last is None or last[0]() is not given or last[1] != asked:
-            last = self._last = weakref.ref(given, self._forget), asked, given.to(asked[2])
+            last = self._last = weakref.ref(given, self._forget), asked, given.to(asked[3])
         return (last[2],)
 
     def _forget(self, which: weakref.ref[Tensor]) -> None:

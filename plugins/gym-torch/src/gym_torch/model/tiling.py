@@ -8,6 +8,7 @@ keep several copies of what they are given.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -37,8 +38,8 @@ def tile(layer: nn.Module, tokens: int = TOKENS) -> list[nn.Module]:
 
 
 def _sliced(part: Any, row: Tensor) -> Tensor:
-    """Compute `[rows, tokens, ...]` slice by slice."""
-    if row.shape[1] <= part.slice_tokens:
+    """Compute `[rows, tokens, ...]`, or `[tokens, dim]`, slice by slice."""
+    if row.dim() < 2 or row.shape[_along(row)] <= part.slice_tokens:
         result: Tensor = part.whole_forward(row)
     elif torch.is_grad_enabled():
         result = _Sliced.apply(row, part, *_trained(part))  # type: ignore[no-untyped-call]
@@ -47,19 +48,24 @@ def _sliced(part: Any, row: Tensor) -> Tensor:
     return result
 
 
+def _along(row: Tensor) -> int:
+    """Return the dimension of tokens."""
+    return min(row.dim() - 2, 1)
+
+
 def _trained(part: nn.Module) -> list[Tensor]:
     return [weight for weight in part.parameters() if weight.requires_grad]
 
 
 def _computed(part: Any, row: Tensor) -> Tensor:
     """Compute without keeping anything. Written into one tensor, results of slices leave no holes among freed blocks."""
-    slices = row.split(part.slice_tokens, dim=1)
+    along = _along(row)
+    slices = row.split(part.slice_tokens, along)
     first = part.whole_forward(slices[0])
-    whole: Tensor = first.new_empty((*row.shape[:2], *first.shape[2:]))
-    start = 0
-    for found in chain([first], map(part.whole_forward, slices[1:])):
-        whole[:, start : start + found.shape[1]] = found
-        start += found.shape[1]
+    whole: Tensor = first.new_empty((*row.shape[: along + 1], *first.shape[along + 1 :]))
+    places = whole.split(part.slice_tokens, along)
+    for place, found in zip(places, chain([first], map(part.whole_forward, slices[1:])), strict=True):
+        place.copy_(found)
     return whole
 
 
@@ -81,7 +87,8 @@ class _Sliced(torch.autograd.Function):
         state, devices, states = ctx.random
         by_row = torch.empty_like(row) if ctx.needs_input_grad[0] else None
         by_weights: list[Tensor | None] = [None] * len(weights)
-        start = 0
+        slices = partial(torch.Tensor.split, split_size=part.slice_tokens, dim=_along(row))
+        by_slices = [None] * len(slices(row)) if by_row is None else slices(by_row)
         with (
             torch.random.fork_rng(devices, device_type=row.device.type),
             torch.autocast(*ctx.autocast),
@@ -89,15 +96,13 @@ class _Sliced(torch.autograd.Function):
         ):
             torch.set_rng_state(state)
             set_device_states(devices, states, device_type=row.device.type)
-            for each in row.split(part.slice_tokens, dim=1):
-                end = start + each.shape[1]
+            for each, by_out, by_each in zip(slices(row), slices(by_whole), by_slices, strict=True):
                 inputs = [each.detach().requires_grad_(), *weights]
                 out = part.whole_forward(inputs[0])
-                by_slice, *found = torch.autograd.grad(out, inputs, by_whole[:, start:end], allow_unused=True)
-                if by_row is not None:
-                    by_row[:, start:end] = by_slice
+                by_slice, *found = torch.autograd.grad(out, inputs, by_out, allow_unused=True)
+                if by_each is not None:
+                    by_each.copy_(by_slice)
                 by_weights = [_sum(*pair) for pair in zip(by_weights, found, strict=True)]
-                start = end
         return by_row, None, *by_weights
 
 
