@@ -215,5 +215,6 @@ def _drawn(device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=draws).to(device) for shape in shapes]
 
 
+@cache
 def _short(*dtypes: torch.dtype) -> str:
     return " to ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -49,9 +49,14 @@ class Kernel:
 
     def run(self, call: str, *given: Any) -> None:
         """Call a function of the file; a tensor stands for where its data is, and nothing is done for those without."""
-        if any(isinstance(part, FakeTensor) for part in given):
-            return
-        plain = (part.data_ptr() if isinstance(part, Tensor) else part for part in given)
+        plain = []  # a step of decoding is many such calls, so each type is looked at once
+        for part in given:
+            if not isinstance(part, Tensor):
+                plain.append(part)
+            elif isinstance(part, FakeTensor):
+                return
+            else:
+                plain.append(part.data_ptr())
         if self.calls[call](*plain, torch.get_num_threads()):
             raise GymError(f"`{call}` of {SOURCE.name} has no memory, or a label is outside the vocabulary")
 

@@ -90,9 +90,10 @@ class KernelFunctions:
     def takes(self, given: Sequence[Tensor]) -> bool:
         """Return whether these are tensors that the functions take."""
         kinds = _WITHOUT_DATA if self.without_data else _PLAIN
-        return all(
-            type(part) in kinds and part.device.type in self.devices and part.dtype in self.dtypes for part in given
-        )
+        for part in given:
+            if type(part) not in kinds or part.dtype not in self.dtypes or part.device.type not in self.devices:
+                return False
+        return True
 
 
 def spelled(dtype: torch.dtype) -> str:

@@ -176,17 +176,20 @@ class Choices:
             work: makes what a trial of a function compares; asked when the name is met for the first time.
 
         """
-        able = {each: found for each in self.kernels() if (found := function(each)) is not None and each.takes(given)}
-        if not able:
-            return None
-        if self._asked():
-            return next(iter(able.values()))
         device = given[0].device.type
         name = name if device == "cpu" else f"{name} on {device}"
-        if name not in self._known:
+        asked = self._asked()
+        known = None if asked else self._known.get(name)
+        able = {
+            each: found
+            for each in (() if known == "" else self.kernels())
+            if known in (None, each.name) and (found := function(each)) is not None and each.takes(given)
+        }
+        if able and known is None and not asked:
             with torch.random.fork_rng():
                 self._decide(name, {each: partial(work, found) for each, found in able.items()})
-        return next((found for each, found in able.items() if each.name == self._known[name]), None)
+            known = self._known[name]
+        return next((found for each, found in able.items() if known in (None, each.name)), None)
 
     def _decide(self, name: str, able: dict[KernelFunctions, Callable[[], Work]]) -> None:
         """Try kernels at a piece of work, note the fastest of those that pay, and what each was found to be."""
