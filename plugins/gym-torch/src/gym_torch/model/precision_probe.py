@@ -84,6 +84,7 @@ def device_name() -> str:
     return f"{device().type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
+@torch.enable_grad()
 def _measure(width: int, where: str) -> Trial:
     """Time a feed-forward block forward and backward, casts included, as a training step would run it.
 
