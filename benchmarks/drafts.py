@@ -12,42 +12,38 @@ import time
 from itertools import product
 
 import torch
-from peers.shape import SHAPE, SMALL
+from peers.random_model import precisions, random_model
+from peers.shape import SMALL
 from report import Report, main
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.sampling import GREEDY, SamplingOptions
 from gym_torch.model.fused_modules import fuse
 
 PROMPT, ANSWER = 96, 64  #: tokens
-ROWS = {
-    False: (1, 4, 16),
-    True: (1,),
-}  #: in flight, by whether products are in bf16, where only a row alone is given guesses
-TARGETS = {1: 2.0, 4: 1.5, 16: 1.1}  #: times as fast where answers quote, by rows
+TARGETS = {1: 2.0, 4: 1.5, 16: 1.1}  #: times as fast where answers quote, by rows in flight
 
 
 @torch.no_grad()
 def measure(report: Report, quick: bool) -> None:
-    """Take turns."""
+    """Take turns, in fp32 and, where this machine is faster with it, in bf16."""
     torch.set_num_threads(2)
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(**SHAPE, vocab_size=SMALL)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    model = random_model()
     fuse(model)
-    for bf16, counts in ROWS.items():
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            for rows, quoting in product(counts, (True, False)):
+    for precision in precisions():
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"), cast_once(model):
+            for rows, quoting in product(TARGETS, (True, False)):
                 speeds: dict[int, list[float]] = {0: [], MOST: []}
                 for number in range(3 if quick else 9):
                     for most, found in speeds.items():
                         found.append(_speed(model, most, quoting, number, rows))
                 what = "quoting" if quoting else "repeating nothing"
-                name = f"{'bf16' if bf16 else 'fp32'}, rows in flight: {rows}, {what}"
+                name = f"{precision}, rows in flight: {rows}, {what}"
                 best = {most: max(found[1:]) for most, found in speeds.items()}
                 report.figures[name] = {f"{most} guesses": round(speed) for most, speed in best.items()}
                 times = round(best[MOST] / best[0], 2)
