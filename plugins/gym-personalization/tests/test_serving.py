@@ -99,7 +99,7 @@ def test_a_request_goes_on_with_its_version(store: VariantStore, model_path: Pat
     with ExitStack() as stack:
         ready = opened.ready("ann", stack)
         assert ready.tenant is not None
-        name, held = ready.tenant
+        name, held = ready.name, ready.tenant
         tokens = torch.tensor([ready.tokens(ASK)])
         with store.open("ann") as found:
             expected = open_artifact(found.artifact).model(tokens).logits
@@ -107,10 +107,8 @@ def test_a_request_goes_on_with_its_version(store: VariantStore, model_path: Pat
         store.gc()
         with ExitStack() as other:
             newer = opened.ready("ann", other)  # lets go of the one before
-            assert newer.tenant is not None and newer.tenant.name != name
-            with Lease(opened.shared, {name: held, newer.tenant.name: newer.tenant.held}).serving(
-                [name, newer.tenant.name]
-            ):
+            assert newer.tenant is not None and newer.name != name
+            with Lease(opened.shared, {name: held, newer.name: newer.tenant}).serving([name, newer.name]):
                 both = ready.model(tokens.expand(2, -1)).logits
         store.remove("ann")
         with Lease(opened.shared, {name: held}).serving([name]):
@@ -124,7 +122,7 @@ def test_users_who_do_not_fit_in_together_take_turns(store: VariantStore, model_
     """Memory for one delta at a time: a batch of three becomes three. Memory for none is told by its key."""
     whole = OpenedVariants(store, torch.float32, 2**20, 2**20, None)
     with ExitStack() as stack:
-        sizes = [whole.ready(user, stack).tenant.held.bytes for user in USERS]  # type: ignore[union-attr]
+        sizes = [whole.ready(user, stack).tenant.bytes for user in USERS]  # type: ignore[union-attr]
     whole.close()
     for room, fits in ((max(sizes) + 1, True), (1, False)):
         engine = ServingEngine(store, prepared_bytes=room)
@@ -142,7 +140,7 @@ def test_the_last_of_the_others_may_end_during_a_try(
     """A request that found no room, and then nobody in use any more, tries again."""
     whole = OpenedVariants(store, torch.float32, 2**20, 2**20, None)
     with ExitStack() as stack:
-        sizes = [whole.ready(user, stack).tenant.held.bytes for user in USERS]  # type: ignore[union-attr]
+        sizes = [whole.ready(user, stack).tenant.bytes for user in USERS]  # type: ignore[union-attr]
     whole.close()
     engine, refused = ServingEngine(store, prepared_bytes=max(sizes) + 1), 0
     pin = Tiers.pin

@@ -111,6 +111,8 @@ def test_requests_that_are_prepared_side_by_side_get_one_lane(engine: LocalEngin
     model = LocalModel(served, Limits(), None)
 
     class Slow:
+        home, context = served, served.context
+
         @property
         def model(self) -> PreTrainedModel:
             time.sleep(0.02)
@@ -353,6 +355,6 @@ def test_a_grammar_that_takes_too_long_is_an_error_of_its_request(engine: LocalE
     monkeypatch.setitem(grammar.WRITTEN, "regex", lambda text: str(go_on.wait(20)))
     try:
         with pytest.raises(BadRequest, match="not compiled within"):
-            engine.served["tiny"].grammars.compile(Grammar("regex", "a"), 100, 0.05)
+            engine.model("tiny").open(None, ExitStack()).grammars.compile(Grammar("regex", "a"), 100, 0.05)
     finally:
         go_on.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError, execute, load_recipe
 from gym_data.templates import ChatML
 from gym_data.tokenizer import Tokenizer
-from gym_serve.contract import Limits, ModelSource, Request, Sampling
-from gym_serve.errors import Unknown
+from gym_serve.contract import Grammar, Limits, ModelSource, Request, Sampling
+from gym_serve.errors import BadRequest, Unknown
+from gym_serve.local.adapter_batch import AdapterBatch
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_serve.local.opening import artifact_in, tokenizer_of
@@ -41,14 +43,14 @@ def asking(tenant: str | None, prompt: str = PROMPT) -> Request:
     return Request("base", tenant, prompt=prompt, sampling=sampling, owner="one")
 
 
-def delta(base: Path, into: Path, seed: int) -> Artifact:
-    """Write a delta that changes every matrix of the layers at random, so that each seed answers otherwise."""
+def delta(base: Path, into: Path, seed: int, part: str = "layers", more: int = 0) -> Artifact:
+    """Write a delta that changes every matrix of a part at random, so that each seed answers otherwise; it may have more rows."""
     draws, found = torch.Generator().manual_seed(seed), {}
     with safe_open(next(base.glob("*.safetensors")), "pt") as weights:
         for name in weights.keys():  # noqa: SIM118 - it is no mapping
             shape = weights.get_tensor(name).shape
-            if "layers" in name and len(shape) == 2:
-                found[name] = records.raw(torch.randn(shape, generator=draws) * 0.3)
+            if part in name and len(shape) == 2:
+                found[name] = records.raw(torch.randn(shape[0] + more, shape[1], generator=draws) * 0.3)
     into.mkdir(parents=True)
     file.write(into / file.NAME, file.made(base_fingerprint(base), found, {}, {}))
     return Artifact(into, "delta", str(base), {"delta": "gym_bitdelta:BitDelta"})
@@ -119,6 +121,51 @@ def test_a_tenant_that_is_first_asked_for_during_a_pass_is_answered_by_its_own_d
         hook.remove()
     assert opened and plain == expected(engine, Artifact(base)) != own
     assert own == expected(engine, Artifact(tmp_path / "ann", **_rest(base)))
+
+
+def test_a_prompt_is_echoed_by_the_head_of_its_tenant(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    own = delta(base, tmp_path / "ann", 0, part="embed")  # which is the head as well
+    with VariantStore(tmp_path / "store") as store:
+        store.create("ann", own)
+    engine = Local().build(artifacts=[ModelSource("base", str(base), tenants=tmp_path / "store")], limits=Limits())
+    sampling = Sampling(max_tokens=1, temperature=0.0, logprobs=1)
+
+    async def use() -> list[tuple[int, float | None]]:
+        request = replace(asking("ann"), echo=True, sampling=sampling)
+        told = [(each.token, each.logprob) async for piece in engine.submit(request) for each in piece.logprobs]
+        await engine.close()
+        return told
+
+    text, found = zip(*asyncio.run(use()), strict=True)
+    with torch.no_grad():
+        scores = open_artifact(own).model(torch.tensor([text])).logits[0].log_softmax(-1)
+    assert found[0] is None and len(found) > 3
+    assert found[1:] == pytest.approx([float(scores[at, token]) for at, token in enumerate(text[1:])], abs=1e-4)
+
+
+def test_a_tenant_with_more_tokens_shares_batches_and_both_keep_to_their_grammars(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    with VariantStore(tmp_path / "store") as store:
+        store.create("ann", delta(base, tmp_path / "ann", 0, part="embed", more=16))
+    engine = Local().build(artifacts=[ModelSource("base", str(base), tenants=tmp_path / "store")], limits=Limits())
+    last = engine.served["base"].vocabulary + 15
+    sampling = Sampling(max_tokens=8, temperature=1.0, seed=1, grammar=Grammar("regex", "[a-c]{5}"))
+
+    async def text(tenant: str | None) -> str:
+        request = replace(asking(tenant), sampling=sampling)
+        return "".join([piece.text async for piece in engine.submit(request)])
+
+    async def use() -> None:
+        found = await asyncio.gather(*(text(tenant) for tenant in ("ann", None, "ann", None)))
+        assert all(len(each) == 5 and set(each) <= set("abc") for each in found)
+        assert len(await tokens(engine, replace(asking("ann"), prompt=None, tokens=[last]))) == LONGEST
+        for tenant, token in (("ann", last + 1), (None, last)):
+            with pytest.raises(BadRequest):
+                await tokens(engine, replace(asking(tenant), prompt=None, tokens=[token]))
+        await engine.close()
+
+    asyncio.run(use())
 
 
 def test_tenants_for_whom_there_is_no_room_wait_for_those_at_work(tmp_path: Path) -> None:
@@ -214,6 +261,45 @@ def test_a_folder_that_peft_wrote_is_an_adapter_of_the_base_it_is_served_with(tm
         (folder / "adapter_config.json").write_text(json.dumps({**config, **more}))
         with pytest.raises(GymError, match=why):
             Local().build(artifacts=[source], limits=Limits())
+
+
+class Crossing(str):
+    """A name that is compared while another thread has its turn, as it were."""
+
+    meanwhile: Callable[[], None] | None = None
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        meanwhile, Crossing.meanwhile = Crossing.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return str.__eq__(self, other)
+
+
+def test_threads_that_compute_at_once_have_their_own_adapters(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    for seed, name in enumerate(("ann", "ben")):
+        theirs = get_peft_model(
+            AutoModelForCausalLM.from_pretrained(base), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+        )
+        torch.manual_seed(seed)
+        for weight in (weight for key, weight in theirs.named_parameters() if "lora_B" in key):
+            weight.data.normal_()
+        theirs.save_pretrained(str(tmp_path / name))
+    model = AutoModelForCausalLM.from_pretrained(base).requires_grad_(False)
+    batch, text = AdapterBatch(model), torch.tensor([[5, 6, 7]])
+    for name in ("ann", "ben"):
+        batch.add(name, artifact_in(str(tmp_path / name), base), Artifact(base))
+
+    def logits(name: str) -> torch.Tensor:
+        with batch.computing([name]):
+            return model(text).logits
+
+    ben, ann = logits("ben"), logits(Crossing("ann"))
+    Crossing.meanwhile = lambda: logits("ben")
+    found = logits(Crossing("ann"))
+    batch.close()
+    assert Crossing.meanwhile is None and torch.equal(found, ann) and not torch.allclose(ann, ben)
 
 
 def test_a_template_is_a_name_or_a_file_and_never_the_text_itself(tmp_path: Path) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from gym_bitdelta.runtime import tenant
+from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_bitdelta.store import Variant, VariantStore
 from gym_core import Artifact, BusyError, GymError
@@ -40,21 +41,28 @@ class _ReplacedError(GymError):
     """Another version took the place of the one that was to be read."""
 
 
-class Tenant(NamedTuple):
-    """A delta in memory."""
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """A model of its own in memory."""
 
-    name: str
-    held: tenant.Tenant
+    model: PreTrainedModel
+    files: ExitStack  #: keeps them in the store
 
 
 @dataclass(frozen=True)
 class Ready:
     """All that answers a prompt."""
 
-    model: PreTrainedModel
+    name: str  #: of the version, among those of all users
+    home: TenantModel | Alone  #: holds the model in memory: what is kept of it goes with this
     tokenizer: Tokenizer
     stops: frozenset[int]
-    tenant: Tenant | None  #: None: the model is the variant
+    tenant: Tenant | None  #: the delta; None: the model is the variant
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """What computes."""
+        return self.home.model
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Raises GymError where it cannot be laid out."""
@@ -66,7 +74,7 @@ class Ready:
 
 
 class OpenedVariants:
-    """Opens the newest version of each user."""
+    """Opens the newest version of each user. Any thread may ask."""
 
     def __init__(
         self,
@@ -89,10 +97,11 @@ class OpenedVariants:
         }
         self._shared = None if base is None else self._prepared(base)
         self._newest: dict[str, str] = {}  # what a user's delta is called in memory
-        self._alone: OrderedDict[str, tuple[PreTrainedModel, ExitStack]] = OrderedDict()
+        self._alone: OrderedDict[str, Alone] = OrderedDict()
         self._tokenizers: OrderedDict[tuple[Any, ...], Tokenizer] = OrderedDict()
         self._reading = ExitStack()  # the files that are read at the moment
         self._turn = threading.RLock()
+        self._opening = threading.Lock()  # of models of their own: who has a delta waits for none of them
 
     @property
     def shared(self) -> TenantModel:
@@ -118,20 +127,24 @@ class OpenedVariants:
         """Have a delta read in the background. Raises GymError where the user has no variant."""
         found = self._store.get(user)
         if _is_delta(found):
-            self._base(_artifact(found)).warm(self._named(found))
+            base, name = self._base(_artifact(found)), found.id + found.user
+            self._let_go_of_others(found.user, name)
+            base.warm(name)
 
     def close(self) -> None:
         """Let go of everything."""
         with self._turn:
             if self._shared is not None:
                 self._shared.close()
-            for _, stack in self._alone.values():
-                stack.close()
-            self._alone.clear()
             self._reading.close()
+        with self._opening:
+            for alone in self._alone.values():
+                alone.files.close()
+            self._alone.clear()
 
     def _ready(self, found: Variant, stack: ExitStack) -> Ready:
-        held: Tenant | None = None
+        home: TenantModel | Alone
+        held, name = None, found.id + found.user
         if found.artifact["task"] != "causal-lm":
             raise GymError(
                 f"the variant of `{found.user}` is a model for `{found.artifact['task']}`, which answers nothing",
@@ -139,14 +152,14 @@ class OpenedVariants:
                 fix="train users with an algorithm for text, such as `sft` or `dpo`",
             )
         if _is_delta(found):
-            base, name = self._base(_artifact(found)), self._named(found)
-            held = Tenant(name, stack.enter_context(base.lease([name])).tenants[name])
-            model = base.model
+            home = base = self._base(_artifact(found))
+            self._let_go_of_others(found.user, name)
+            held = stack.enter_context(base.lease([name])).tenants[name]
         else:
-            model = self._opened(found)
+            home = self._opened(found)
         tokenizer = self._tokenizer(found)
-        ends = {tokenizer.eos_id, *tokenizer.turn_ends, *stops(model)} - {None}
-        return Ready(model, tokenizer, frozenset(end for end in ends if end is not None), held)
+        ends = {tokenizer.eos_id, *tokenizer.turn_ends, *stops(home.model)} - {None}
+        return Ready(name, home, tokenizer, frozenset(end for end in ends if end is not None), held)
 
     def _base(self, artifact: Artifact) -> TenantModel:
         with self._turn:
@@ -158,14 +171,13 @@ class OpenedVariants:
         base.requires_grad_(False)
         return TenantModel(base.to(device()), self._locate, **self._options)  # type: ignore[arg-type]
 
-    def _named(self, found: Variant) -> str:
-        """Return what a version is called in memory, and let go of the one before it."""
-        name = found.id + found.user
-        before = self._newest.get(found.user)
-        if before not in (None, name):
-            self.shared.forget(str(before))
-        self._newest[found.user] = name
-        return name
+    def _let_go_of_others(self, user: str, name: str) -> None:
+        """Let go of the delta that a user had before the one of this name."""
+        with self._turn:
+            before = self._newest.get(user, name)
+            if before != name:
+                self.shared.forget(before)
+            self._newest[user] = name
 
     def _locate(self, name: str) -> Path:
         """Return the folder with a delta, which stays until the next one is located: a single thread reads, one after another."""
@@ -175,40 +187,38 @@ class OpenedVariants:
             raise _ReplacedError("another version was stored meanwhile")
         return found.path
 
-    def _opened(self, found: Variant) -> PreTrainedModel:
+    def _opened(self, found: Variant) -> Alone:
         """Return the model of a variant that is no delta, or one of another configuration than the base has."""
-        if found.id not in self._alone:
-            with ExitStack() as stack:
-                opened = stack.enter_context(self._store.open(found.user))
-                if opened.variant.id != found.id:
-                    raise _ReplacedError("another version was stored meanwhile")
-                if found.artifact["kind"] != "model":
-                    check_base(opened.artifact, base_of(opened.artifact))
-                model = open_artifact(opened.artifact, self._dtype).model.requires_grad_(False).eval()
-                self._alone[found.id] = model.to(device()), stack.pop_all()  # type: ignore[arg-type]
-            while len(self._alone) > ALONE:
-                self._alone.popitem(last=False)[1][1].close()
-        self._alone.move_to_end(found.id)
-        return self._alone[found.id][0]
+        with self._opening:
+            if found.id not in self._alone:
+                with ExitStack() as stack:
+                    opened = stack.enter_context(self._store.open(found.user))
+                    if opened.variant.id != found.id:
+                        raise _ReplacedError("another version was stored meanwhile")
+                    if found.artifact["kind"] != "model":
+                        check_base(opened.artifact, base_of(opened.artifact))
+                    model = open_artifact(opened.artifact, self._dtype).model.requires_grad_(False).eval()
+                    self._alone[found.id] = Alone(model.to(device()), stack.pop_all())  # type: ignore[arg-type]
+                while len(self._alone) > ALONE:
+                    self._alone.popitem(last=False)[1].files.close()
+            self._alone.move_to_end(found.id)
+            return self._alone[found.id]
 
     def _tokenizer(self, found: Variant) -> Tokenizer:
         """Return the tokenizer of a variant: the files of its base, with those that the variant has of its own."""
         own = [file for file in found.files if any(fnmatch(file.name, pattern) for pattern in BESIDE)]
         base = base_of(_artifact(found)) if found.artifact["kind"] != "model" else None
         key = str(base), *sorted((file.name, file.sha256) for file in own)
-        if key not in self._tokenizers:
-            with tempfile.TemporaryDirectory() as folder, self._store.open(found.user) as opened:
-                if opened.variant.id != found.id:
-                    raise _ReplacedError("another version was stored meanwhile")
-                if base is not None:
-                    copy_tokenizer(base, Path(folder))
-                for file in own:
-                    shutil.copyfile(opened.path / file.name, Path(folder) / file.name)
-                self._tokenizers[key] = Tokenizer(folder)
-            if len(self._tokenizers) > TOKENIZERS:
-                self._tokenizers.popitem(last=False)
-        self._tokenizers.move_to_end(key)
-        return self._tokenizers[key]
+        with self._turn:
+            if key not in self._tokenizers:
+                with self._store.open(found.user) as opened:
+                    if opened.variant.id != found.id:
+                        raise _ReplacedError("another version was stored meanwhile")
+                    self._tokenizers[key] = _tokenizer_of(base, [opened.path / file.name for file in own])
+                if len(self._tokenizers) > TOKENIZERS:
+                    self._tokenizers.popitem(last=False)
+            self._tokenizers.move_to_end(key)
+            return self._tokenizers[key]
 
 
 def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
@@ -231,3 +241,19 @@ def _artifact(found: Variant) -> Artifact:
 def _is_delta(found: Variant) -> bool:
     """Whether a variant can lie beside the base: one that changes the configuration as well is another model."""
     return found.artifact["kind"] == "delta" and not found.artifact["details"].get("config")
+
+
+def _tokenizer_of(base: Path | None, own: Sequence[Path]) -> Tokenizer:
+    """Return a tokenizer whose files, those of a base with others in their place, stay for as long as it is there."""
+    folder = Path(tempfile.mkdtemp(prefix="gym-tokenizer-"))
+    try:
+        if base is not None:
+            copy_tokenizer(base, folder)
+        for file in own:
+            shutil.copyfile(file, folder / file.name)
+        made = Tokenizer(folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made

@@ -21,11 +21,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from gym_bitdelta.runtime import tenant
 from gym_bitdelta.runtime.row_tenants import computing
+from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
 from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
 from gym_bitdelta.store import VariantStore
@@ -91,9 +92,9 @@ class ServingEngine:
 
         """
         self._variants = OpenedVariants(store, dtype, packed_bytes, prepared_bytes, kernel)
-        self._held: dict[Hashable, tenant.Tenant] = {}
+        self._held: dict[Hashable, Tenant] = {}
         self._uses: Counter[Hashable] = Counter()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: WeakKeyDictionary[object, Lane] = WeakKeyDictionary()  # by what holds the model in memory
         self._turn = threading.Lock()
         self._closed = False
         self._scheduler = Scheduler(max_batch, NO_END)
@@ -151,7 +152,7 @@ class ServingEngine:
                     request.max_new_tokens,
                     ready.stops,
                     SamplingOptions(request.temperature, seed=request.seed),
-                    key=ready.tenant.name if ready.tenant else request.user,
+                    key=ready.name,
                 )
             except BaseException as error:
                 request.answer.set_exception(error)
@@ -159,15 +160,21 @@ class ServingEngine:
             close = stack.pop_all().close
 
         def ended(error: BaseException | None) -> None:
-            close()
             made = row.completion
-            if error is not None:
-                request.answer.set_exception(error)
+            try:
+                close()
+                if error is not None:
+                    raise error
+                text = ready.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
+            except BaseException as raised:
+                request.answer.set_exception(raised)
             else:
-                tokens = made.tokens[:-1] if made.finished else made.tokens
-                request.answer.set_result(ready.tokenizer.decode(tokens))
+                request.answer.set_result(text)
 
-        self._scheduler.add(Job(self._lane(ready), row, lambda row: True, ended))
+        try:
+            self._scheduler.add(Job(self._lane(ready), row, lambda row: True, ended))
+        except BaseException as error:
+            ended(error)
 
     def _ready(self, request: Request, stack: ExitStack) -> Ready:
         """Return what answers a request; where its variant has no room beside the others, it waits for them.
@@ -184,14 +191,13 @@ class ServingEngine:
                     raise
                 time.sleep(AGAIN)
         if ready.tenant is not None:
-            name = ready.tenant.name
             with self._turn:
-                self._held[name] = ready.tenant.held
-                self._uses[name] += 1
+                self._held[ready.name] = ready.tenant
+                self._uses[ready.name] += 1
             leased = (
                 stack.pop_all()
             )  # the memory is given back before the use ends: `others` must not be missed in between
-            stack.callback(self._drop, name)
+            stack.callback(self._drop, ready.name)
             stack.push(leased)
         return ready
 
@@ -203,12 +209,11 @@ class ServingEngine:
 
     def _lane(self, ready: Ready) -> Lane:
         """Return where the rows of a model are decoded."""
-        key = id(ready.model)
-        if key not in self._lanes:
+        if ready.home not in self._lanes:
             longest = getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
             way = way_of(ready.model, longest, decode_batch)
-            self._lanes[key] = model_lane(ready.model, way, longest, self._around)
-        return self._lanes[key]
+            self._lanes[ready.home] = model_lane(ready.model, way, longest, self._around)
+        return self._lanes[ready.home]
 
     def _around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows are of these versions."""

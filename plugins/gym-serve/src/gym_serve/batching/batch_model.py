@@ -67,15 +67,6 @@ class Answering(Protocol):
         """What names it, version included, among the rows of the model."""
         ...
 
-
-class BatchModel(Protocol):
-    """A model whose rows are decoded in batches. `open` makes what the methods below it are handed."""
-
-    @property
-    def source(self) -> ModelSource:
-        """Where it is from."""
-        ...
-
     @property
     def context(self) -> int:
         """Tokens of prompt and reply."""
@@ -89,6 +80,15 @@ class BatchModel(Protocol):
     @property
     def grammars(self) -> Grammars:
         """What compiles grammars for its vocabulary."""
+        ...
+
+
+class BatchModel(Protocol):
+    """A model whose rows are decoded in batches. `open` makes what the methods below it are handed."""
+
+    @property
+    def source(self) -> ModelSource:
+        """Where it is from."""
         ...
 
     def listed(self) -> ServedModel:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 from gym_core import GymError
@@ -106,7 +106,7 @@ class BatchEngine:
             model = self.model(request.model)
             with ExitStack() as stack:
                 answering = self._answering(model, request.tenant, stack)
-                return len(prompt_tokens(request, answering.tokenizer, model.vocabulary))
+                return len(prompt_tokens(request, answering.tokenizer, answering.vocabulary))
 
         return await self._run(counted)
 
@@ -207,14 +207,14 @@ class BatchEngine:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
         with ExitStack() as stack:
             answering = self._answering(model, request.tenant, stack)
-            prompt = prompt_tokens(request, answering.tokenizer, model.vocabulary)
+            prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
             stops = frozenset(sampling.stop_token_ids) | (
                 frozenset() if sampling.ignore_eos else frozenset(answering.stops)
             )
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),
-                self._limit(model.context, len(prompt), sampling.max_tokens),
+                self._limit(answering.context, len(prompt), sampling.max_tokens),
                 stops,
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
@@ -227,10 +227,10 @@ class BatchEngine:
             if request.echo and sampling.logprobs is not None:
                 reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
             if sampling.grammar is not None:
-                reply.mask = model.grammars.compile(
+                reply.mask = answering.grammars.compile(
                     sampling.grammar, self._limits.grammar_bytes, self._limits.grammar_seconds
                 )
-            row.adjust = processors(sampling, row, reply.mask, model.vocabulary)
+            row.adjust = processors(sampling, row, reply.mask, answering.vocabulary)
             lane = model.lane(answering)
             reply.close = stack.pop_all().close
 
@@ -258,8 +258,9 @@ class BatchEngine:
     def _flush(self) -> None:
         """Wake those whose replies grew; called in the thread that decodes."""
         touched, self._touched = self._touched, set()
-        if touched and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_wake, touched)
+        if touched and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody reads any more
+                self._loop.call_soon_threadsafe(_wake, touched)
 
 
 def _of_request(error: GymError) -> BadRequest:

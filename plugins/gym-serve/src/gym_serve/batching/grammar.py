@@ -7,13 +7,15 @@ hostile grammar costs no more than they say; it is an error of the request that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
+from functools import lru_cache
 
 import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Grammar
@@ -29,6 +31,7 @@ LIMITS = {
     "max_items_in_row": 1_000,
 }
 COMPACT = {"whitespace_flexible": False}  #: else a model may write space until its limit
+KEPT = 8  #: vocabularies that are kept as grammars read them
 DEEPEST = 64  #: levels of a schema
 COMPILING = ThreadPoolExecutor(2, "compiling")  #: what outlasts its time is waited for here, by nobody else
 WRITTEN: dict[str, Callable[[str], str]] = {
@@ -37,12 +40,6 @@ WRITTEN: dict[str, Callable[[str], str]] = {
     "regex": LLMatcher.grammar_from_regex,
     "lark": LLMatcher.grammar_from_lark,
 }
-
-
-def grammar_words(tokenizer: Tokenizer, vocabulary: int, ends: Collection[int]) -> LLTokenizer:
-    """Return a tokenizer as grammars read it, with the number of logits, and the tokens that end a reply."""
-    text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
-    return LLTokenizer(text, n_vocab=vocabulary, eos_token=sorted(ends) or None)
 
 
 class Grammars:
@@ -73,6 +70,14 @@ class Grammars:
         return Mask(matcher)
 
 
+@lru_cache(KEPT)
+def grammars_of(tokenizer: Tokenizer, vocabulary: int, ends: frozenset[int]) -> Grammars:
+    """Return what compiles grammars for a tokenizer, with the number of logits, and the tokens that end a reply."""
+    text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
+    size = max(vocabulary, tokenizer.vocab_size)
+    return Grammars(LLTokenizer(text, n_vocab=size, eos_token=sorted(ends) or None))
+
+
 class Mask:
     """Where a reply is in its grammar, and which tokens may come next."""
 
@@ -93,7 +98,9 @@ class Mask:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return the logits `[vocabulary]` of the tokens that may come next; the others are never drawn."""
-        return logits.masked_fill(~self._allowed.to(logits.device), -torch.inf)
+        more = len(logits) - len(self._allowed)  # rows of a batch have the logits of its largest vocabulary
+        allowed = pad(self._allowed, (0, more))
+        return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def _next(self) -> Tensor:
         allowed = b"" if self._matcher.is_error() else self._matcher.compute_logit_bias()

@@ -58,17 +58,14 @@ class Reply:
 
     def ended(self, error: BaseException | None) -> None:
         """Be told that nothing more comes."""
-        self.close()
-        row = self._row
-        if error is None and row is not None:
-            text = self._text.end()
-            made = row.completion
-            whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
-            reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
-            usage = Usage(len(row.prompt), len(made.tokens), row.reused)
-            self._pieces.append(Piece(text, (), (), reason, usage))
-        elif error is None or isinstance(error, ClosedError):
-            error = Gone("the engine closed, or the request was cancelled, before the reply was done")
+        try:
+            self.close()
+            if error is None and self._row is not None:
+                self._pieces.append(self._last(self._row))
+            elif error is None or isinstance(error, ClosedError):
+                error = Gone("the engine closed, or the request was cancelled, before the reply was done")
+        except Exception as raised:
+            error = raised
         self._error = error
         self.over = True
 
@@ -78,14 +75,14 @@ class Reply:
 
     async def next(self) -> Piece | None:
         """Return what came since it was last asked, as one piece; None at the end. Raises what went wrong."""
-        while not self._pieces:
-            if self.over:
-                if self._error is not None:
-                    raise self._error if isinstance(self._error, RequestError) else _internal(self._error)
-                return None
+        while not (over := self.over) and not self._pieces:
             self._ready.clear()
             if not self._pieces and not self.over:
                 await self._ready.wait()
+        if over and not self._pieces:  # looked at in this order: the last piece comes before the end
+            if self._error is not None:
+                raise self._error if isinstance(self._error, RequestError) else _internal(self._error)
+            return None
         found: list[Piece] = []
         while self._pieces:
             found.append(self._pieces.pop(0))
@@ -97,6 +94,12 @@ class Reply:
             found[-1].finish_reason,
             found[-1].usage,
         )
+
+    def _last(self, row: Row) -> Piece:
+        text, made = self._text.end(), row.completion
+        whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
+        reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
+        return Piece(text, (), (), reason, Usage(len(row.prompt), len(made.tokens), row.reused))
 
     def _logprob(self, token: int, scores: Scores) -> TokenLogprob:
         top = tuple(Alternative(*self._written(other), logprob, self._bytes(other)) for other, logprob in scores.top)

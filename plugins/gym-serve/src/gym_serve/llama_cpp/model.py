@@ -31,8 +31,23 @@ class Answering:
     """What answers: the same for everybody."""
 
     tokenizer: GGUFWords
-    stops: frozenset[int]
+    context: int
     key: None = None
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens that end a reply."""
+        return self.tokenizer.ends
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        return self.tokenizer.size
+
+    @property
+    def grammars(self) -> Grammars:
+        """What compiles grammars for its vocabulary."""
+        return Grammars(self.tokenizer.grammar_words)
 
 
 class LlamaModel:
@@ -51,7 +66,6 @@ class LlamaModel:
             self._words = GGUFWords(self._model, template_text(source.template, self._words.token_id))
         trained = self._model.trained_context
         self.context = min(trained, limits.max_context or USUAL)
-        self.vocabulary = self._words.size
         self._created = int(time.time())
 
         def opens() -> LlamaDecoding:
@@ -60,11 +74,6 @@ class LlamaModel:
 
         self._lane = Lane(opens)
         self._lane.session()  # so that what does not fit into memory is told before anybody asks
-
-    @cached_property
-    def grammars(self) -> Grammars:
-        """What compiles grammars for its vocabulary."""
-        return Grammars(self._words.grammar_words)
 
     @cached_property
     def _listed(self) -> ServedModel:
@@ -92,7 +101,7 @@ class LlamaModel:
         """Return what answers. Raises Unknown for any tenant."""
         if tenant is not None:
             raise Unknown(f"there is no model `{self.source.name}@{tenant}`")
-        return Answering(self._words, self._words.ends)
+        return Answering(self._words, self.context)
 
     def lane(self, answering: Answering) -> Lane:
         """Return where its rows are decoded."""

@@ -109,15 +109,17 @@ class AdapterBatch:
         self._stacks = self._last = None
 
     def _gathered(self, keys: tuple[Hashable, ...]) -> Gathered:
-        if self._last is None or self._last[0] != keys:
+        last = self._last  # of another thread in a moment
+        if last is None or last[0] != keys:
             if self._stacks is None:
                 self._stacks = {
                     layer: (_stacked(first, len(self._slots), 0), _stacked(second, len(self._slots), 1))
                     for layer, (first, second) in self._pairs.items()
                 }
             rows = torch.tensor([self._slots[key] for key in keys], device=self._model.device)
-            self._last = keys, {layer: (first[rows], second[rows]) for layer, (first, second) in self._stacks.items()}
-        return self._last[1]
+            last = keys, {layer: (first[rows], second[rows]) for layer, (first, second) in self._stacks.items()}
+            self._last = last
+        return last[1]
 
     def _added(self, layer: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         active = _ACTIVE.get()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from weakref import WeakKeyDictionary
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
 from gym_serve.batching.engine import CrowdedError
-from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
 from gym_serve.local import pooling
 from gym_serve.local.opening import Served
@@ -27,28 +27,13 @@ class LocalModel:
         """Lay the tenants beside it. Raises GymError where they do not belong to it."""
         self.served, self._prefixes = served, prefixes
         self._tenants = tenants_of(served, limits)
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: WeakKeyDictionary[object, Lane] = WeakKeyDictionary()  # by what holds the model in memory
         self._turn = threading.Lock()  # requests are prepared side by side, and a model has one lane
 
     @property
     def source(self) -> ModelSource:
         """Where it is from."""
         return self.served.source
-
-    @property
-    def context(self) -> int:
-        """Tokens of prompt and reply."""
-        return self.served.context
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of logits."""
-        return self.served.vocabulary
-
-    @property
-    def grammars(self) -> Grammars:
-        """What compiles grammars for its vocabulary."""
-        return self.served.grammars
 
     def listed(self) -> ServedModel:
         """Return it as a front lists it."""
@@ -67,20 +52,20 @@ class LocalModel:
 
     def lane(self, answering: Answering) -> Lane:
         """Return where rows of a model are decoded."""
-        key = id(answering.model)
+        model, context = answering.model, answering.context
         with self._turn:
-            if key not in self._lanes:
-                way = way_of(answering.model, self.context, decode_batch)
-                self._lanes[key] = model_lane(answering.model, way, self.context, self._tenants.around, self._prefixes)
-            return self._lanes[key]
+            if answering.home not in self._lanes:
+                way = way_of(model, context, decode_batch)
+                self._lanes[answering.home] = model_lane(model, way, context, self._tenants.around, self._prefixes)
+            return self._lanes[answering.home]
 
     def prompt_scores(self, answering: Answering, tokens: Sequence[int], count: int) -> list[Scores]:
         """Return how likely each token of a prompt but the first was."""
-        return pooling.prompt_scores(answering, self.context, self._tenants, tokens, count)
+        return pooling.prompt_scores(answering, self._tenants, tokens, count)
 
     def embeddings(self, answering: Answering, texts: Sequence[str], dimensions: int | None) -> list[list[float]]:
         """Return a vector for each text."""
-        return pooling.embeddings(self.served, answering, self._tenants, texts, dimensions)
+        return pooling.embeddings(answering, self._tenants, texts, dimensions)
 
     def scores(self, inputs: Sequence[ScoreInput]) -> list[float]:
         """Return the score of each input."""

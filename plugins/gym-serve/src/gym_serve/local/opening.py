@@ -18,7 +18,6 @@ from gym_data.prepare import tokenizer_with
 from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_manage.recorded import recorded
-from gym_serve.batching.grammar import Grammars, grammar_words
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.base_model import base_of
@@ -49,18 +48,12 @@ class Served:
     @cached_property
     def vocabulary(self) -> int:
         """Number of logits."""
-        ends = self.model.get_output_embeddings()
-        return int(ends.weight.shape[0]) if ends is not None else self.model.config.get_text_config().vocab_size
+        return vocabulary_of(self.model)
 
     @cached_property
     def stops(self) -> frozenset[int]:
         """The tokens that end a reply."""
         return ends_of(self.model, self.tokenizer)
-
-    @cached_property
-    def grammars(self) -> Grammars:
-        """Compiles grammars for its vocabulary."""
-        return Grammars(grammar_words(self.tokenizer, self.vocabulary, self.stops))
 
     @property
     def tasks(self) -> frozenset[Task]:
@@ -88,6 +81,18 @@ def ends_of(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for token in (tokenizer.eos_id, *tokenizer.turn_ends, *stops(model)) if token is not None)
 
 
+def vocabulary_of(model: PreTrainedModel) -> int:
+    """Return the number of logits of a model."""
+    ends = model.get_output_embeddings()
+    return int(ends.weight.shape[0]) if ends is not None else model.config.get_text_config().vocab_size
+
+
+def context_of(model: PreTrainedModel, limits: Limits) -> int:
+    """Return how many tokens prompt and reply may have."""
+    said = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
+    return min(said, limits.max_context or said)
+
+
 def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     """Return a model in memory. Raises GymError where it cannot be opened, or its template is not the one it was trained with."""
     artifact = artifact_in(source.path)
@@ -98,8 +103,7 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
     tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)
-    said = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
-    return Served(source, artifact, model, tokenizer, found.head, min(said, limits.max_context or said))
+    return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits))
 
 
 def tokenizer_of(path: Path, template: str | None) -> Tokenizer:

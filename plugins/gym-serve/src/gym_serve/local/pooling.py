@@ -31,15 +31,16 @@ def scores(served: Served, inputs: Sequence[ScoreInput]) -> list[float]:
     texts = [_scored(each, served.tokenizer) for each in inputs]
     found: list[float] = []
     for start in range(0, len(texts), TOGETHER):
-        found += served.head(_last(served, texts[start : start + TOGETHER])).tolist()
+        states = _last(served.model, served.context, texts[start : start + TOGETHER])
+        found += served.head(states).tolist()
     return found
 
 
 def embeddings(
-    served: Served, answering: Answering, tenants: Tenants, texts: Sequence[str], dimensions: int | None
+    answering: Answering, tenants: Tenants, texts: Sequence[str], dimensions: int | None
 ) -> list[list[float]]:
     """Return the last state of each text, cut to so many dimensions and brought to length 1. Raises BadRequest, TooLong."""
-    width = served.model.config.get_text_config().hidden_size
+    width = answering.model.config.get_text_config().hidden_size
     if dimensions is not None and not 0 < dimensions <= width:
         raise BadRequest(f"there are {width} dimensions", key="dimensions")
     tokens = [[*answering.tokenizer.document_start, *answering.tokenizer.encode(text)] for text in texts]
@@ -48,31 +49,29 @@ def embeddings(
     found: list[list[float]] = []
     for row in tokens:  # one at a time, for a pass of a tenant may not be packed
         with tenants.around([answering.key]) if answering.key is not None else nullcontext():
-            states = _last(served, [row])[:, :dimensions]
+            states = _last(answering.model, answering.context, [row])[:, :dimensions]
         found += torch.nn.functional.normalize(states.float(), dim=-1).tolist()
     return found
 
 
 @torch.no_grad()
-def prompt_scores(
-    answering: Answering, context: int, tenants: Tenants, tokens: Sequence[int], count: int
-) -> list[Scores]:
+def prompt_scores(answering: Answering, tenants: Tenants, tokens: Sequence[int], count: int) -> list[Scores]:
     """Return how likely each token of a prompt but the first was, and the `count` likeliest in its place."""
     if len(tokens) < 2:
         return []
-    with tenants.around([answering.key]) if answering.key is not None else nullcontext():
-        states = _states(answering.model, context, [tokens], whole=True)
     head = head_of(answering.model)
-    return [scores_of(head(states[at : at + 1])[0], token, count) for at, token in enumerate(tokens[1:])]
+    with tenants.around([answering.key]) if answering.key is not None else nullcontext():
+        states = _states(answering.model, answering.context, [tokens], whole=True)
+        return [scores_of(head(states[at : at + 1])[0], token, count) for at, token in enumerate(tokens[1:])]
 
 
 @torch.no_grad()
-def _last(served: Served, texts: Sequence[Sequence[int]]) -> Tensor:
+def _last(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]]) -> Tensor:
     """Return the last states `[texts, width]`."""
     longest = max(map(len, texts))
-    if longest > served.context:
-        raise TooLong(f"a text has {longest} tokens, and may have {served.context}", key="input")
-    return _states(served.model, served.context, texts)
+    if longest > context:
+        raise TooLong(f"a text has {longest} tokens, and may have {context}", key="input")
+    return _states(model, context, texts)
 
 
 def _states(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]], whole: bool = False) -> Tensor:

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from transformers import PreTrainedModel
@@ -20,20 +20,29 @@ from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
 from gym_personalization.opened_variants import OpenedVariants
+from gym_serve.batching.grammar import Grammars, grammars_of
 from gym_serve.contract import Limits
 from gym_serve.errors import Unknown
 from gym_serve.local.adapter_batch import AdapterBatch
-from gym_serve.local.opening import Served, artifact_in
+from gym_serve.local.opening import Served, artifact_in, context_of, vocabulary_of
 
 
 @dataclass(frozen=True)
 class Answering:
     """What answers for a tenant."""
 
+    home: object  #: holds the model in memory: what is kept of it goes with this
     model: PreTrainedModel
     tokenizer: Tokenizer
     stops: frozenset[int]
     key: Hashable  #: names it, version included, among the rows of the model
+    context: int  #: tokens of prompt and reply
+    vocabulary: int  #: number of logits
+
+    @property
+    def grammars(self) -> Grammars:
+        """What compiles grammars for its vocabulary."""
+        return grammars_of(self.tokenizer, self.vocabulary, self.stops)
 
 
 class Tenants(Protocol):
@@ -62,7 +71,8 @@ class StoredTenants:
     def __init__(self, served: Served, limits: Limits) -> None:
         """Lay the deltas of a store beside a model. Raises GymError where there is no store."""
         assert served.source.tenants is not None
-        self._served, self._store = served, VariantStore(served.source.tenants, create=False)
+        self._served, self._limits = served, limits
+        self._store = VariantStore(served.source.tenants, create=False)
         self._variants = OpenedVariants(
             self._store, served.model.dtype, limits.tenant_cache_bytes, limits.tenant_bytes, None, served.model
         )
@@ -77,18 +87,20 @@ class StoredTenants:
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return what answers for the newest version of a user."""
         if name is None:
-            return Answering(self._served.model, self._served.tokenizer, self._served.stops, None)
+            return _sharing(self._served)
         if name not in self.names():
             raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
         ready = self._variants.ready(name, stack)
-        key: Hashable = None
-        if ready.tenant is not None:
-            key = ready.tenant.name
-            with self._turn:
-                self._held[key] = ready.tenant.held
-                self._uses[key] += 1
-            stack.callback(self._drop, key)
-        return Answering(ready.model, ready.tokenizer, ready.stops, key or name)
+        model, tokenizer, stops, key = ready.model, ready.tokenizer, ready.stops, ready.name
+        if ready.tenant is None:
+            context = context_of(model, self._limits)
+            return Answering(ready.home, model, tokenizer, stops, key, context, vocabulary_of(model))
+        with self._turn:
+            self._held[key] = ready.tenant
+            self._uses[key] += 1
+        stack.callback(self._drop, key)
+        vocabulary = min(ready.tenant.outputs.values(), default=self._served.vocabulary)
+        return replace(_sharing(self._served, key), tokenizer=tokenizer, stops=stops, vocabulary=vocabulary)
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows are of these versions."""
@@ -131,7 +143,7 @@ class AdapterTenants:
         """Return the base with an adapter."""
         if name is not None and name not in self._served.source.adapters:
             raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
-        return Answering(self._served.model, self._served.tokenizer, self._served.stops, name)
+        return _sharing(self._served, name)
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows have these adapters."""
@@ -157,7 +169,7 @@ class NoTenants:
         """Return the model."""
         if name is not None:
             raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
-        return Answering(self._served.model, self._served.tokenizer, self._served.stops, None)
+        return _sharing(self._served)
 
     @contextmanager
     def around(self, keys: list[Hashable]) -> Iterator[None]:
@@ -166,6 +178,11 @@ class NoTenants:
 
     def close(self) -> None:
         """Let go of nothing."""
+
+
+def _sharing(served: Served, key: Hashable = None) -> Answering:
+    """Return what answers with a model that many share."""
+    return Answering(served, served.model, served.tokenizer, served.stops, key, served.context, served.vocabulary)
 
 
 def tenants_of(served: Served, limits: Limits) -> Tenants:

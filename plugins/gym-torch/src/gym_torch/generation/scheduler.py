@@ -1,14 +1,15 @@
 """Decodes jobs in a thread of its own as they come: who enters when, who is told what, and what happens to a job that fails.
 
 Jobs of one lane share batches; a lane is a model with what its passes run within, or whatever else decodes rows.
-What goes wrong with a job is told to it alone.
+What goes wrong with a job is told to it alone, what goes wrong with a lane to all of its jobs.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from gym_torch.model.fused_modules import fuse
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
 PROMPT_TOKENS = 8192  #: of the prompts that enter together where nothing is decoded meanwhile
 CHUNK = 1024  #: of them while others are decoded; of a longer prompt so many at a time, so that no reply stands still
+_log = logging.getLogger(__name__)
 
 
 class QueueFullError(Exception):
@@ -67,15 +69,9 @@ class Lane:
     jobs: dict[Row, Job] = field(default_factory=dict)
     begun: BegunPrompt | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
 
-    @property
-    def decoded(self) -> bool:
-        """Whether any reply grows."""
-        return self.decoding is not None and bool(self.decoding.rows)
-
     def session(self) -> RowDecoder:
         """Return the rows in flight."""
-        if self.decoding is None:
-            self.decoding = self.opens()
+        self.decoding = self.decoding or self.opens()
         return self.decoding
 
 
@@ -115,7 +111,7 @@ class Scheduler:
         """Start. `max_batch` rows of a lane are decoded together, `queue` jobs may wait; `flush` is called after each turn."""
         self.max_batch, self.queue, self._flush = max_batch, queue, flush
         self._waiting: deque[Job] = deque()
-        self._lanes: dict[Lane, None] = {}
+        self._lanes: dict[Lane, None] = {}  # those that have jobs
         self._wake = threading.Condition()
         self._closed = False
         self._abandoned = False
@@ -155,26 +151,41 @@ class Scheduler:
             self._closed = True
             self._wake.notify()
         self._thread.join(timeout)
-        if self._thread.is_alive():
-            self._abandoned = True
-            self._thread.join()
+        self._abandoned = True
+        self._thread.join()
 
     def _work(self) -> None:
-        while True:
+        try:
+            while self._round():
+                self._flush()
+        except BaseException as error:  # of nobody's job: whoever waits is told before the thread ends
             with self._wake:
-                self._wake.wait_for(lambda: self._waiting or self.running or self._closed)
-                if self._abandoned:
-                    self._abandon()
-                if not self._waiting and not self.running:
-                    self._flush()
-                    return
-                entering = self._entering()
-            for lane in list(self._lanes):
-                self._turn(lane, entering.get(lane, []))
+                self._closed = True
+                self._abandon(error)
+            raise
+        finally:
             self._flush()
 
+    def _round(self) -> bool:
+        """Give each lane that has jobs its turn; return False where there are no jobs, and will be none."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self.running or self._closed)
+            if self._abandoned:
+                self._abandon(ClosedError())
+            if not self._waiting and not self.running:
+                return False
+            entering = self._entering()
+        for lane in list(self._lanes):
+            try:
+                self._turn(lane, entering.get(lane, []))
+            except Exception as error:  # what is in flight there may be anything now
+                self._fail(lane, error)
+            if not lane.jobs:
+                del self._lanes[lane]
+        return True
+
     def _entering(self) -> dict[Lane, list[Job]]:
-        """Take from those who wait who enters now, in their order."""
+        """Take from those who wait who enters now, in their order; they are among the jobs of their lanes from now on."""
         found: dict[Lane, list[Job]] = {}
         tokens: dict[Lane, int] = {}
         left: deque[Job] = deque()
@@ -183,58 +194,49 @@ class Scheduler:
             self._lanes.setdefault(lane)
             own = found.setdefault(lane, [])
             free = self.max_batch - len(lane.jobs)
-            # A pass for one new row costs about as much as for many, so wait a little for a quarter of the rows.
-            enters = free * 4 >= self.max_batch or (free > 0 and job.waited >= PATIENCE) or bool(own)
             size = tokens.get(lane, 0) + len(job.row.prompt)
-            most = CHUNK if lane.decoded or lane.begun else PROMPT_TOKENS
+            if lane.in_parts and len(job.row.prompt) > CHUNK:  # one at a time; replies to the same prompt enter with it
+                enters, size = not lane.begun and (not own or own[0].row.text == job.row.text), PROMPT_TOKENS
+            elif own:
+                grows = lane.begun or (lane.decoding and lane.decoding.rows)
+                enters = size <= (CHUNK if grows else PROMPT_TOKENS)
+            else:  # a pass for one new row costs about as much as for many: wait a little for a quarter of the rows
+                enters = free * 4 >= self.max_batch or job.waited >= PATIENCE
             if job.cancelled:
-                job.ended(None)
-            elif lane.in_parts and len(job.row.prompt) > CHUNK:
-                # One at a time; replies to the same prompt enter with it.
-                beside = own and own[0].row.text == job.row.text
-                if not lane.begun and len(own) < free and (beside or not own):
-                    own.append(job)
-                    tokens[lane] = PROMPT_TOKENS
-                else:
-                    left.append(job)
-            elif enters and len(own) < free and (not own or size <= most):
+                _end(job, None)
+            elif enters and len(own) < free:
                 own.append(job)
                 tokens[lane] = size
             else:
                 job.waited += 1
                 left.append(job)
         self._waiting = left
+        for lane, own in found.items():
+            lane.jobs |= {job.row: job for job in own}
         return found
 
     def _turn(self, lane: Lane, entering: list[Job]) -> None:
-        """Let jobs of a lane leave and enter, and choose a token for each."""
+        """Let jobs of a lane leave and enter, and choose a token for each. Raises what goes wrong with its rows in flight."""
         decoding = lane.session()
-        self._leave(lane, [job for job in lane.jobs.values() if job.cancelled])
-        lane.jobs |= {job.row: job for job in entering}
-        new = [job.row for job in entering]
+        self._leave(lane, {job: None for job in lane.jobs.values() if job.cancelled})
+        new = [job.row for job in entering if job.row in lane.jobs]
         if new and lane.in_parts and len(new[0].prompt) > CHUNK:
-            self._admit(lane, entering, lambda: self._begin(lane, new))
+            self._admit(lane, new, lambda: self._begin(lane, new))
         elif new:
-            self._admit(lane, entering, lambda: decoding.admit(new))
+            self._admit(lane, new, lambda: decoding.admit(new))
         if lane.begun:
             lane.begun.rows = [row for row in lane.begun.rows if row in lane.jobs]
-            self._admit(lane, [lane.jobs[row] for row in lane.begun.rows], lambda: self._go_on(lane))
+            self._admit(lane, lane.begun.rows, lambda: self._go_on(lane))
         if decoding.rows:
-            try:
-                rows = decoding.step()
-            except Exception as error:
-                lane.decoding = None
-                self._leave(lane, list(lane.jobs.values()), error)
-            else:
-                self._deliver(lane, rows)
+            self._deliver(lane, decoding.step())
 
-    def _admit(self, lane: Lane, jobs: list[Job], work: Callable[[], Sequence[Row]]) -> None:
-        """Do work for jobs that enter, and tell those that have a token."""
+    def _admit(self, lane: Lane, new: Sequence[Row], work: Callable[[], Sequence[Row]]) -> None:
+        """Do work for rows that enter, and tell the jobs of those that have a token."""
         try:
             rows = work()
         except Exception as error:  # of the model, or of its memory
-            lane.begun = None if lane.begun and lane.begun.rows[0] in {job.row for job in jobs} else lane.begun
-            self._leave(lane, jobs, error)
+            lane.begun = None if lane.begun and lane.begun.rows[0] in new else lane.begun
+            self._leave(lane, {lane.jobs[row]: error for row in new})
         else:
             self._deliver(lane, rows)
 
@@ -256,32 +258,43 @@ class Scheduler:
 
     def _deliver(self, lane: Lane, rows: Sequence[Row]) -> None:
         """Tell jobs of their new tokens; those that are over leave."""
-        over: list[Job] = []
+        over: dict[Job, BaseException | None] = {}
         for row in rows:
             job = lane.jobs[row]
             try:
-                going = job.told(row)
+                if not job.told(row) or row.completion.finished or len(row.completion.tokens) >= row.limit:
+                    over[job] = None
             except Exception as error:
-                self._leave(lane, [job], error)
-                continue
-            if not going or row.completion.finished or len(row.completion.tokens) >= row.limit:
-                over.append(job)
+                over[job] = error
         self._leave(lane, over)
 
-    def _leave(self, lane: Lane, jobs: list[Job], error: BaseException | None = None) -> None:
-        """Let jobs go, and tell them."""
-        if not jobs:
-            return
-        if lane.decoding is not None:
-            lane.decoding.drop([job.row for job in jobs])
-        for job in jobs:
-            lane.jobs.pop(job.row, None)
-            job.ended(error)
+    def _leave(self, lane: Lane, over: Mapping[Job, BaseException | None]) -> None:
+        """Let jobs go, and tell them, with an error where there was one. Raises what keeps their rows from being dropped."""
+        for job in over:
+            del lane.jobs[job.row]
+        try:
+            if over and lane.decoding is not None:
+                lane.decoding.drop([job.row for job in over])
+        finally:
+            for job, error in over.items():
+                _end(job, error)
 
-    def _abandon(self) -> None:
+    def _fail(self, lane: Lane, error: BaseException) -> None:
+        """Let go of all that is in flight in a lane, and tell its jobs."""
+        lane.decoding = lane.begun = None
+        self._leave(lane, dict.fromkeys(lane.jobs.values(), error))
+
+    def _abandon(self, error: BaseException) -> None:
         """End everything that is not done."""
         for job in self._waiting:
-            job.ended(ClosedError())
+            _end(job, error)
         self._waiting.clear()
         for lane in self._lanes:
-            self._leave(lane, list(lane.jobs.values()), ClosedError())
+            self._fail(lane, error)
+
+
+def _end(job: Job, error: BaseException | None) -> None:
+    try:
+        job.ended(error)
+    except Exception:
+        _log.exception("a job could not be told that it ended")

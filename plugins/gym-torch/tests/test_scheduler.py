@@ -1,0 +1,129 @@
+"""The thread that decodes: what goes wrong is told to those it concerns, the others go on, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from gym_testkit.architectures import ready
+from gym_torch.generation.cache_support import Way
+from gym_torch.generation.decoding import Row
+from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.scheduler import ClosedError, Job, Lane, Scheduler, model_lane
+
+PROMPT, PATIENCE = (3, 4, 5), 20  #: seconds
+
+
+def lane_of(prefixes: PrefixCache | None = None) -> Lane:
+    return model_lane(ready("qwen3"), Way(True, ragged=True), 128, prefixes=prefixes)
+
+
+def job(lane: Lane, count: int = 4, limit: int = 64, scope: str | None = None) -> tuple[Job, Future[Any]]:
+    """Return a job that is over after so many tokens, and what it will be told."""
+    end: Future[Any] = Future()
+    row = Row(PROMPT, limit, scope=scope)
+    return Job(lane, row, lambda row: len(row.completion.tokens) < count, end.set_result), end
+
+
+def made(scheduler: Scheduler, lane: Lane, count: int = 4) -> int:
+    """Return how many tokens a job got."""
+    asked, end = job(lane, count)
+    scheduler.add(asked)
+    assert end.result(PATIENCE) is None
+    return len(asked.row.completion.tokens)
+
+
+def test_a_lane_that_cannot_be_opened_fails_its_jobs_and_is_tried_again_for_the_next() -> None:
+    scheduler, lane, error = Scheduler(4, 8), lane_of(), MemoryError()
+    opens, tries = lane.opens, iter([error])
+
+    def failing() -> Any:
+        for each in tries:
+            raise each
+        return opens()
+
+    lane.opens = failing
+    first, end = job(lane)
+    scheduler.add(first)
+    assert end.result(PATIENCE) is error
+    assert made(scheduler, lane) == 4
+    scheduler.close(0)
+
+
+def test_rows_that_cannot_be_dropped_fail_their_lane_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = PrefixCache(2**24)
+    lane, other, error = lane_of(kept), lane_of(), MemoryError()
+    put, calls = kept.put, []
+
+    def failing(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 2:  # the first is that of the prompt, this one of the reply that is over
+            raise error
+        put(*given)
+
+    monkeypatch.setattr(kept, "put", failing)
+    scheduler = Scheduler(4, 8)
+    jobs = [job(lane, 3, scope="ann"), job(lane, 60), job(other, 60)]
+    scheduler.add(*(each for each, _ in jobs))
+    assert [end.result(PATIENCE) for _, end in jobs] == [None, error, None]
+    assert [len(each.row.completion.tokens) for each, _ in jobs] == [3, 3, 60]
+    assert made(scheduler, lane) == 4
+    scheduler.close(0)
+
+
+def test_what_a_job_raises_is_its_own_and_noted(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler, lane = Scheduler(4, 8), lane_of()
+    (telling, told), (ending, _), (beside, end) = job(lane), job(lane), job(lane, 60)
+
+    def failing(*given: Any) -> Any:
+        raise ValueError("who reads went wrong")
+
+    telling.told = ending.ended = failing
+    scheduler.add(telling, ending, beside)
+    assert isinstance(told.result(PATIENCE), ValueError) and end.result(PATIENCE) is None
+    assert made(scheduler, lane) == 4 and "who reads went wrong" in caplog.text
+    scheduler.close(0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whoever_waits_is_told_where_the_thread_itself_ends() -> None:
+    error = RuntimeError()
+
+    def failing() -> None:
+        raise error
+
+    scheduler, lane = Scheduler(1, 8, failing), lane_of()
+    jobs = [job(lane) for _ in range(3)]
+    scheduler.add(*(each for each, _ in jobs))
+    assert [end.result(PATIENCE) for _, end in jobs] == [error] * 3
+    with pytest.raises(ClosedError):
+        scheduler.add(job(lane)[0])
+    scheduler.close(0)
+
+
+def test_jobs_that_are_cancelled_before_they_enter_are_told() -> None:
+    scheduler, lane = Scheduler(4, 8), lane_of()
+    asked, end = job(lane)
+    asked.cancelled = True
+    scheduler.add(asked)
+    assert end.result(PATIENCE) is None and not asked.row.completion.tokens and made(scheduler, lane) == 4
+    scheduler.close(0)
+
+
+def test_a_lane_without_jobs_is_let_go_of() -> None:
+    scheduler, lane = Scheduler(4, 8), lane_of()
+    gone = weakref.ref(lane)
+    made(scheduler, lane)
+    del lane
+    for _ in range(PATIENCE * 10):
+        gc.collect()
+        if gone() is None:
+            break
+        time.sleep(0.1)
+    assert gone() is None and not scheduler.running
+    scheduler.close(0)
