@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
+import peft
 import pytest
 import torch
 import torch._inductor.config
+import transformers
 from peft import LoraConfig, get_peft_model
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from gym_data.provenance import maker
 from gym_testkit import architectures
 from gym_torch.compile_ahead import wanted
 from gym_torch.model import ahead_of_time, compiled_code, precision_probe
 from gym_torch.model.compiling import Layers
+from gym_torch.model.gradient_checkpointing import recomputable
 from gym_torch.model.layer_code import UnfitError
+from gym_torch.model.layer_description import described, made_by
+from gym_torch.model.layer_state import LayerState
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.segment_spans import Spans
@@ -59,6 +70,73 @@ def test_what_was_found_is_noted_beside_the_code(gym_cache: Path, monkeypatch: p
     others = layers(rank=2)  # an adapter is a part of the layer
     assert "division" in others.tried().error and compiled_code.known(others.what) is None
     assert list((gym_cache / "compiled").iterdir()) == [compiled_code.folder_of(found.what)]
+
+
+def test_code_is_named_by_all_packages_that_its_classes_are_from() -> None:
+    """By their versions, and by the text of each class and of those that it inherits from."""
+    texts, packages = json.loads(layers(rank=2).what)[2]
+    assert {"peft.tuners.tuners_utils", "torch.nn.modules.module"} <= set(texts)
+    for package in (peft, torch, transformers):
+        assert [[package.__name__, package.__version__]] in packages
+    (own,) = (each for each in made_by({"gym_adapters.tuners.ia3"})[1] if each["package"] == "gym_adapters")
+    assert own["code"] == maker("gym_adapters")["code"]
+
+
+@dataclass
+class Held:
+    """Something that a module may hold."""
+
+    value: object
+
+
+VALUES: list[Callable[[object], object]] = [
+    lambda value: value,
+    lambda value: (value,),
+    lambda value: {"a": [(0, value)]},
+    lambda value: {0, value},
+    Held,
+    lambda value: [lambda given, factor=value: given],
+    lambda value: partial(Held, value=value),
+    lambda value: (torch.tensor([0, value]),),
+]
+
+
+@pytest.mark.parametrize("made", VALUES)
+def test_whatever_a_module_holds_tells_layers_from_others(made: Callable[[object], object]) -> None:
+    one, other = (recomputable(layers().model)[0] for _ in range(2))
+    one.mlp.held = other.mlp.held = made(1)
+    assert described(one) == described(other)
+    state = LayerState(one)
+    assert state.lasts(training=False)
+    one.mlp.held = made(2)
+    assert described(one) != described(other) and not state.lasts(training=False)
+
+
+def test_what_changes_in_place_is_noticed() -> None:
+    layer = recomputable(layers().model)[0]
+    nested, things, tensor = {"a": [{1}]}, Held([1]), torch.zeros(2)
+    layer.mlp.held = (nested, things, tensor)
+    changes: list[Callable[[], object]] = [
+        lambda: nested["a"][0].add(2),
+        lambda: setattr(things, "value", [2]),
+        lambda: tensor.add_(1),
+        lambda: layer.mlp.register_forward_hook(lambda *_: None),
+    ]
+    for change in changes:
+        state = LayerState(layer)
+        assert state.lasts(training=False) and not state.lasts(training=True)
+        change()
+        assert not state.lasts(training=False)
+    (number,) = layer.mlp._forward_hooks
+    state = LayerState(layer)
+    layer.mlp._forward_hooks[number] = lambda *_: None
+    assert not state.lasts(training=False)
+
+
+def test_what_cannot_be_described_is_named_and_not_compiled(gym_cache: Path) -> None:
+    found = layers()
+    recomputable(found.model)[0].mlp.held = Lock()
+    assert "holds what cannot be named: lock" in found.tried().error
 
 
 def test_the_folder_follows_what_it_is_named_by_and_not_the_one_before(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch._inductor.config
 from gym_torch_packed import Lineage, assert_equal, losses, sample
 from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 from gym_testkit import architectures
@@ -143,6 +147,108 @@ def test_what_the_code_was_not_made_for_is_computed_as_before(
     assert not same(copied, copied)
     assert not torch.equal(losses(copied, ROWS[0], packed)[0], losses(model, ROWS[0], packed)[0])
     assert capsys.readouterr().err.count("is given what it was not compiled for") == 1
+
+
+def transposed(mlp: Any) -> None:
+    """Have a weight lie otherwise in memory."""
+    weight = mlp.up_proj.base_layer.weight
+    weight.data = weight.data.t().contiguous().t()
+
+
+def exchanged(mlp: Any) -> None:
+    """Have another module in the place of one."""
+    mlp.up_proj = copy.deepcopy(mlp.up_proj)
+    mlp.up_proj.base_layer.weight.data.mul_(2)
+
+
+def biased(mlp: Any) -> None:
+    """Have a weight where there was none."""
+    mlp.up_proj.base_layer.bias = nn.Parameter(torch.ones(mlp.up_proj.base_layer.out_features))
+
+
+def in_another_mode(mlp: Any) -> None:
+    """Have one module evaluate while the others train."""
+    mlp.up_proj.eval()
+
+
+@pytest.mark.parametrize("change", [transposed, exchanged, biased, in_another_mode])
+def test_a_layer_that_was_changed_is_computed_as_it_is_now(
+    change: Callable[[Any], None], compiled: PreTrainedModel, runs: list[bool]
+) -> None:
+    model = adapted()
+    heads = head_of(compiled), head_of(model)
+    for one in (compiled, model):
+        change(recomputable(one)[0].mlp)
+    runs.clear()
+    rows = [losses(one, ROWS[1], packed, head) for one, head in zip((compiled, model), heads, strict=True)]
+    torch.testing.assert_close(rows[0][0], rows[1][0], rtol=1e-5, atol=1e-5)
+    assert runs == [False, True]
+
+
+def test_a_hook_that_sees_all_modules_sees_those_of_compiled_layers(
+    compiled: PreTrainedModel, runs: list[bool]
+) -> None:
+    head, seen = head_of(compiled), set[type]()
+    runs.clear()
+    handle = register_module_forward_hook(lambda module, *_: seen.add(type(module)))
+    try:
+        losses(compiled, ROWS[1], packed, head)
+    finally:
+        handle.remove()
+    assert type(recomputable(compiled)[0].mlp) in seen and not any(runs)
+
+
+def changed(monkeypatch: pytest.MonkeyPatch, training: float, evaluating: float) -> None:
+    """Have layers compute otherwise than their code was made for, by factors, which nothing that names that code tells."""
+    kind = type(recomputable(built())[0])
+    whole = kind.forward
+
+    def forward(self: nn.Module, *given: object, **options: object) -> object:
+        return whole(self, *given, **options) * (training if self.training else evaluating)
+
+    monkeypatch.setattr(kind, "forward", forward)
+
+
+def test_evaluation_that_differs_from_training_is_computed_as_it_is(
+    folder: Path, runs: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed(monkeypatch, 1.0, 2.0)
+    compiled, model = adapted(), adapted()
+    Layers(compiled, PACKED, bf16=False).compile()
+    heads = head_of(compiled), head_of(model)
+    runs.clear()
+    assert_equal(losses(compiled, ROWS[1], packed, heads[0]), losses(model, ROWS[1], packed, heads[1]))
+    assert runs and all(runs)
+    with torch.no_grad():
+        found, wanted = (Policy(one.eval()).log_probs(packed(*ROWS[1])) for one in (compiled, model))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_code_on_the_disk_that_computes_something_else_is_made_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And layers stay as they are where that is no better."""
+    changed(monkeypatch, 2.0, 2.0)
+    model = adapted()
+    layers = Layers(model, PACKED, bf16=False)
+    shutil.copytree(folder / "compiled", tmp_path / "compiled")
+    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
+    stale = tmp_path / "stale"
+    shutil.copytree(compiled_code.folder_of(layers.what), stale)
+    made: list[Path] = []
+
+    def make(groups: list[Any], _bf16: bool, into: Path) -> list[Any]:
+        made.append(into)
+        shutil.copytree(stale, into, dirs_exist_ok=True)
+        return [alike.layers[0] for alike in groups]
+
+    monkeypatch.setattr(ahead_of_time, "make", make)
+    layers.compile()
+    said = capsys.readouterr().err
+    assert len(made) == 1 and said.count("computes something else") == 2
+    assert said.index("are compiled again") < said.index("stay as they are")
+    assert not any("forward" in vars(layer) for layer in recomputable(model))
+    assert compiled_code.known(layers.what) is None
 
 
 def test_layers_that_compute_otherwise_have_code_of_their_own() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gym_torch.model.layer_calls import Alike, Forward, Met, gradients
+from gym_torch.model.layer_calls import SHORT, Alike, Forward, Met, gradients
 from gym_torch.model.layer_code import CompiledForward, LayerCode, UnfitError
 from gym_torch.model.patched_forward import surround
 
@@ -32,27 +34,63 @@ def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
         export(alike, bf16, where)
         code = LayerCode(where)
         for layer in alike.layers:
-            compare(layer, alike, bf16, CompiledForward(code, layer))
+            if not compare(layer, alike, bf16, CompiledForward(code, layer)):
+                raise UnfitError(f"compiled code takes other weights or inputs than {type(layer).__name__} has")
         forwards.append(partial(CompiledForward(code, alike.layers[0]).computed, alike.layers[0]))
     return forwards
 
 
-def install(layers: list[nn.Module], _bf16: bool, codes: list[int], folder: Path, _met: Met) -> None:
-    """Have each layer compute by its code, in place."""
+def install(layers: list[nn.Module], bf16: bool, codes: list[int], folder: Path, met: Met) -> None:
+    """Have each layer compute by its code, in place, once one layer of each code is found to compute the same.
+
+    Raises UnfitError where one does not, before any layer is changed.
+    """
     loaded = {number: LayerCode(folder / str(number)) for number in set(codes)}
-    for layer, number in zip(layers, codes, strict=True):
-        surround(layer, CompiledForward(loaded[number], layer))
+    forwards = [CompiledForward(loaded[number], layer) for layer, number in zip(layers, codes, strict=True)]
+    by_layer = dict(zip(layers, forwards, strict=True))
+    for alike in met(SHORT):
+        any(compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers)  # until one is computed by the code
+    for layer, forward in by_layer.items():
+        surround(layer, forward)
 
 
-def compare(layer: nn.Module, alike: Alike, bf16: bool, compiled: CompiledForward) -> None:
-    """Raise UnfitError where a layer draws random numbers, or its code computes something else than it does."""
+def compare(layer: nn.Module, alike: Alike, bf16: bool, compiled: CompiledForward) -> bool:
+    """Return whether a layer in training is computed by its code, and note in which modes that computes what the layer does.
+
+    Raises UnfitError where it does not in training, or the layer draws random numbers.
+    """
     name, before = type(layer).__name__, torch.get_rng_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _in_mode(layer, training=True):
         wanted = gradients(layer, layer, alike, bf16)
         if not torch.equal(before, torch.get_rng_state()):
             raise UnfitError(f"{name} draws random numbers")
-    found = gradients(partial(compiled.computed, layer), layer, alike, bf16)
+        found = gradients(partial(compiled.computed, layer), layer, alike, bf16)
+    if not found:
+        return False
+    if off := _off(found, wanted, bf16):
+        raise UnfitError(f"compiled, {name} computes something else, by {off:.2g}")
+    with torch.random.fork_rng(), _in_mode(layer, training=False):
+        evaluated = gradients(layer, layer, alike, bf16)
+    compiled.code.proven = {True} if _off(found, evaluated, bf16) else {True, False}
+    return True
+
+
+def _off(found: list[Tensor], wanted: list[Tensor], bf16: bool) -> float:
+    """Return by how much tensors are off those that are wanted; 0.0 where they are as close as they must be."""
     for one, right in zip(found, wanted, strict=True):
         off = float((one.double() - right.double()).norm())
         if not off <= CLOSE[bf16] * float(right.double().norm()):
-            raise UnfitError(f"compiled, {name} computes something else, by {off:.2g}")
+            return off
+    return 0.0
+
+
+@contextmanager
+def _in_mode(layer: nn.Module, training: bool) -> Iterator[None]:
+    """Have a layer be in training or not; each of its modules is afterwards as it was."""
+    before = [(part, part.training) for part in layer.modules()]
+    layer.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ def known(what: str) -> dict[str, Any] | None:
 def folder_of(what: str) -> Path:
     """Return where the code of layers lies, by what tells them from others."""
     return use() / f"layers-{sha256(what.encode()).hexdigest()[:16]}"
+
+
+def drop(what: str) -> None:
+    """Forget the code of layers."""
+    rmtree(folder_of(what), ignore_errors=True)
 
 
 def keep(what: str, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:

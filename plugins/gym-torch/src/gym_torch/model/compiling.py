@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers import __version__ as transformers_version
 
+from gym_torch.console import warn
 from gym_torch.model import ahead_of_time, compiled_code, just_in_time
 from gym_torch.model.gradient_checkpointing import LONG, Policy, recomputable
-from gym_torch.model.layer_calls import Alike, Forward, calls, described, gradients
+from gym_torch.model.layer_calls import ROWS, Alike, Forward, calls, gradients
 from gym_torch.model.layer_code import UnfitError
+from gym_torch.model.layer_description import Description, made_by
 from gym_torch.model.precision_probe import milliseconds, remembered
 from gym_torch.packing import Layout
 
@@ -59,10 +60,10 @@ class Layers:
 
     @cached_property
     def what(self) -> str:
-        """What tells the layers from others: their shapes, what trains in them, their kernels, and what they compute again."""
-        layers = recomputable(self.model)
-        kernels = [[name for name, part in layer.named_modules() if "forward" in vars(part)] for layer in layers]
-        made_of = [self.model.config.to_dict(), transformers_version, [described(layer) for layer in layers], kernels]
+        """What tells the layers from others: what they are made of and by whose code, and what they compute again."""
+        description = Description()
+        layers = [description.layer(layer) for layer in recomputable(self.model)]
+        made_of = [self.model.config.to_dict(), layers, made_by(description.code)]
         return json.dumps([*made_of, self.layout.name, self.bf16, self.recomputed], default=str)
 
     def eager_ms(self) -> float:
@@ -85,22 +86,34 @@ class Layers:
         return Trial(**found["trial"])
 
     def compile(self) -> float:
-        """Have all layers compute by their code; return what it took in seconds. Raises UnfitError where it cannot be made."""
+        """Have all layers compute by their code; return what it took in seconds. Raises UnfitError where it cannot be made.
+
+        Code that computes something else than the layers do is made again; they stay as they are if that does too.
+        """
         began = time.monotonic()
-        if (found := self.tried()).error:
-            raise UnfitError(found.error)
+        for outcome in ("are compiled again", "stay as they are"):
+            if (found := self.tried()).error:
+                raise UnfitError(found.error)
+            try:
+                self._install()
+                break
+            except UnfitError as error:
+                compiled_code.drop(self.what)
+                warn(f"layers {outcome}: {error}")
+        return time.monotonic() - began
+
+    def _install(self) -> None:
         note = compiled_code.known(self.what)
         assert note is not None
         folder = compiled_code.folder_of(self.what)
         self._way.install(recomputable(self.model), self.bf16, note["codes"], folder, self._calls)
-        return time.monotonic() - began
 
     @property
     def _way(self) -> Any:
         return _WAYS.get(self.model.device.type, just_in_time)
 
-    def _calls(self) -> list[Alike]:
-        return calls(self.model, self.layout, self.bf16)
+    def _calls(self, rows: tuple[tuple[int, int], ...] = ROWS) -> list[Alike]:
+        return calls(self.model, self.layout, self.bf16, rows)
 
     def _make(self, began: float, folder: Path) -> Mapping[str, Any]:
         if self.recomputed in _KEEPING:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +17,16 @@ from transformers import PreTrainedModel
 from gym_torch.batch import Piece
 from gym_torch.model.gradient_checkpointing import recomputable
 from gym_torch.model.hidden_states import hidden_states
+from gym_torch.model.layer_description import described
 from gym_torch.packing import Layout
 from gym_torch.segment_spans import Spans
 
 #: Tokens and segments of two rows. Sizes that differ between them vary; equal ones of the first row are one size, so they are
 #: sizes that nothing in a model has.
 ROWS = ((1021, 23), (577, 19))
+SHORT = ((127, 11), (61, 5))  #: the same, where only what layers are given is asked for
 Forward = Callable[..., Any]  #: of a layer, given what that is
 Size = int | str  #: of a dimension: always the same, or a name for one that varies
-
-_PLAIN = (bool, int, float, str, type(None))
-#: Attributes that every module has, and those that do not say what a layer computes.
-_PASSING = frozenset(vars(nn.Module())) | {"layer_idx", "_is_hf_initialized", "gradient_checkpointing"}
 
 
 @dataclass
@@ -44,7 +39,7 @@ class Alike:
     sizes: dict[str, list[Size]]  #: by path, of the tensors
 
 
-Met = Callable[[], list[Alike]]  #: finds out what layers are given
+Met = Callable[..., list[Alike]]  #: finds out what layers are given, in rows such as `ROWS`
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,33 +74,7 @@ def tensor_of(leaf: Any) -> Any:
     return leaf.table if type(leaf) is Spans else leaf
 
 
-def attributes(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield what the modules of a layer hold that may say what they compute: where it stands, its name, and a copy of it."""
-    for module in layer.modules():
-        held = vars(module)
-        for name, value in held.items():
-            if name in _PASSING:
-                continue
-            items = value.values() if type(value) is dict else value if type(value) is list else ()
-            if type(value) in _PLAIN or (type(value) in (dict, list) and all(type(item) in _PLAIN for item in items)):
-                yield held, name, copy(value)
-
-
-def described(layer: nn.Module) -> str:
-    """Return what tells a layer from others: its modules and their code, what they hold, and the shapes of its weights."""
-    kinds = sorted({type(module).__module__ for module in layer.modules()})
-    files = [Path(file) for kind in kinds if (file := getattr(sys.modules.get(kind), "__file__", None))]
-    code = [sha256(file.read_bytes()).hexdigest() for file in files]
-    held = [[name, value] for _, name, value in attributes(layer)]
-    weights = [
-        [name, list(part.shape), str(part.dtype), part.requires_grad]
-        for part_of in (layer.named_parameters(), layer.named_buffers())
-        for name, part in part_of
-    ]
-    return json.dumps([str(layer), code, held, weights], default=str)
-
-
-def calls(model: PreTrainedModel, layout: Layout, bf16: bool) -> list[Alike]:
+def calls(model: PreTrainedModel, layout: Layout, bf16: bool, rows: tuple[tuple[int, int], ...] = ROWS) -> list[Alike]:
     """Return the layers of a model in training, those that are alike together, and what they are given.
 
     Virtual tokens may pass through the layers before a row does: the last call of a layer in a pass counts.
@@ -131,7 +100,7 @@ def calls(model: PreTrainedModel, layout: Layout, bf16: bool) -> list[Alike]:
         found[key].layers.append(layer)
         found[key].learns.update(path for path in bare if tensors[path].requires_grad)
 
-    for hook, row in zip((look, meet), reversed(ROWS), strict=True):
+    for hook, row in zip((look, meet), reversed(rows), strict=True):
         handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in recomputable(model)]
         try:
             _run(model, layout, bf16, *row)
@@ -148,13 +117,18 @@ def _tensors(inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Tens
 
 
 def gradients(forward: Forward, layer: nn.Module, alike: Alike, bf16: bool) -> list[Tensor]:
-    """Return what a layer makes of the row, and the gradients of half its square, and leave none in the layer."""
+    """Return what a layer makes of the row, and the gradients of half its square, and leave none in the layer.
+
+    Nothing is returned where the forward pass makes nothing of it.
+    """
     tensors = dict(leaves(alike.given))
     entering = {path: tensor_of(tensors[path]).clone().requires_grad_() for path in sorted(alike.learns)}
     inputs, options = rebuilt(alike.given, entering)
     kind = next(iter(layer.parameters())).device.type
     with torch.autocast(kind, torch.bfloat16, enabled=bf16):
         made = forward(*inputs, **options)
+    if made is None:
+        return []
     out: Tensor = made[0] if isinstance(made, tuple) else made
     wanted = [*entering.values(), *(weight for weight in layer.parameters() if weight.requires_grad)]
     return [out.detach(), *torch.autograd.grad(out, wanted, out.detach(), materialize_grads=True)] if wanted else [out]

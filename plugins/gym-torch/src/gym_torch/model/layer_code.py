@@ -16,11 +16,11 @@ from torch.autograd.function import once_differentiable
 
 from gym_torch.console import warn
 from gym_torch.model.kernel_trials import watched
-from gym_torch.model.layer_calls import attributes, leaves, tensor_of
+from gym_torch.model.layer_calls import leaves, tensor_of
+from gym_torch.model.layer_state import LayerState
 from gym_torch.segment_spans import Spans
 
 MANIFEST = "layer.json"
-FORWARD, BACKWARD = "forward.so", "backward.so"
 _TENSORS = (Tensor, nn.Parameter)  #: others are spread over processes, quantized, or without data
 
 
@@ -36,17 +36,17 @@ class LayerCode:
         told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         self.bf16: bool = told["bf16"]
         self.told = False  #: whether a line said that a layer does without it
+        self.proven: set[bool] = set()  #: modes, training or not, in which a layer was found to compute the same
         self._tensors: dict[str, dict[str, Any]] = told["tensors"]
         self._values: dict[str, Any] = told["values"]
-        self.weights: list[tuple[str, list[int], str, bool]] = told[
-            "weights"
-        ]  #: name, shape, precision, whether it trains
+        #: Name, shape, precision, and whether it trains.
+        self.weights: list[tuple[str, list[int], str, bool]] = told["weights"]
         #: What the backward pass is given: numbers of inputs, and None for each further output of the forward pass.
         self._kept: list[int | None] = told["kept"]
         self._gradients: list[int] = told["gradients"]  #: numbers of the inputs that it returns the gradients of
-        self.forward = torch._C._aoti.AOTIModelContainerRunnerCpu(str(folder / FORWARD), 1)
-        self._backward = (
-            torch._C._aoti.AOTIModelContainerRunnerCpu(str(folder / BACKWARD), 1) if self._gradients else None
+        #: By file; whatever has the path of a library that a process loaded before would be taken for that.
+        self.forward, self._backward = (
+            name and torch._C._aoti.AOTIModelContainerRunnerCpu(str(folder / name), 1) for name in told["libraries"]
         )
 
     def tensors(self, given: dict[str, Any]) -> list[Tensor] | None:
@@ -90,24 +90,25 @@ class CompiledForward:
 
     def __init__(self, code: LayerCode, layer: nn.Module) -> None:
         """Take the code for a layer as it is now."""
-        self._code, self._layer = code, layer
-        self._held = list(attributes(layer))
-        self._replaced = [(vars(part), vars(part).get("forward")) for part in list(layer.modules())[1:]]
-        self._hooks = [(hooks, len(hooks)) for part in list(layer.modules())[1:] for hooks in hooks_of(part)]
+        self.code, self._layer = code, layer
+        self._state = LayerState(layer)
         names = [name.rpartition(".")[::2] for name, *_ in code.weights]
         parts = [(layer.get_submodule(owner), name) for owner, name in names]
         self._weights = [
             (part._parameters if name in part._parameters else part._buffers, name) for part, name in parts
         ]
-        self._known = [(torch.Size(shape), dtype, learns) for _, shape, dtype, learns in code.weights]
+        self._known = [
+            (torch.Size(shape), getattr(torch, dtype.removeprefix("torch.")), learns, True, True)
+            for _, shape, dtype, learns in code.weights
+        ]
 
     def __call__(self, layer: Any, *inputs: Any, **options: Any) -> Any:
         """Return what the layer makes of what it is given, by the code or as the layer is."""
-        found = self.computed(layer, *inputs, **options)
+        found = self.computed(layer, *inputs, **options) if layer.training in self.code.proven else None
         if found is not None:
             return found
-        if layer.training and torch.is_grad_enabled() and not watched() and not self._code.told:
-            self._code.told = True
+        if layer.training and torch.is_grad_enabled() and not watched() and not self.code.told:
+            self.code.told = True
             warn(f"a compiled {type(layer).__name__} is given what it was not compiled for, and computes it as before")
         return layer.whole_forward(*inputs, **options)
 
@@ -115,29 +116,21 @@ class CompiledForward:
         """Return what the code makes of what the layer is given; None where it was not made for that."""
         bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
         weights = [held[name] for held, name in self._weights]
-        known = layer is self._layer and bf16 == self._code.bf16  # a copy of the layer has weights of its own
-        same = known and not watched() and self._unchanged(weights)
-        tensors = self._code.tensors(dict(leaves((inputs, options)))) if same else None
+        known = layer is self._layer and bf16 == self.code.bf16  # a copy of the layer has weights of its own
+        same = known and not watched() and self._state.lasts(layer.training) and self._fit(weights)
+        tensors = self.code.tensors(dict(leaves((inputs, options)))) if same else None
         if tensors is None:
             return None
         again = layer.training and layer.gradient_checkpointing
         with torch.autocast("cpu", enabled=False):  # its casts are in the code
-            found: Tensor = _Pass.apply(self._code, again, *tensors, *weights)  # type: ignore[no-untyped-call]
+            found: Tensor = _Pass.apply(self.code, again, *tensors, *weights)  # type: ignore[no-untyped-call]
         return found
 
-    def _unchanged(self, weights: list[Tensor]) -> bool:
-        return (
-            all(held.get(name, self) == value for held, name, value in self._held)
-            and all(held.get("forward") is forward for held, forward in self._replaced)
-            and all(len(hooks) == count for hooks, count in self._hooks)
-            and all(map(_usual, weights))
-            and [(weight.shape, str(weight.dtype), weight.requires_grad) for weight in weights] == self._known
-        )
-
-
-def hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
-    """Return the hooks that see what goes through a module."""
-    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    def _fit(self, weights: list[Tensor]) -> bool:
+        return all(type(weight) in _TENSORS for weight in weights) and self._known == [
+            (weight.shape, weight.dtype, weight.requires_grad, weight.is_cpu, weight.is_contiguous())
+            for weight in weights
+        ]
 
 
 def _usual(tensor: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -27,7 +28,9 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from gym_torch.model.layer_calls import Alike, Size, leaves, rebuilt, tensor_of
-from gym_torch.model.layer_code import BACKWARD, FORWARD, MANIFEST, UnfitError, hooks_of
+from gym_torch.model.layer_code import MANIFEST, UnfitError
+from gym_torch.model.layer_description import Description
+from gym_torch.model.layer_state import hooks_of
 from gym_torch.model.shared_input_casts import LastCast
 from gym_torch.segment_spans import Spans
 
@@ -69,15 +72,16 @@ def export(alike: Alike, bf16: bool, folder: Path) -> None:
             computed, tuple(inputs), trace_joint=learns, decompositions=select_decomp_table()
         )
     assert isinstance(whole, fx.GraphModule)
-    told: dict[str, Any] = {"kept": [], "gradients": []}
+    names = [f"{name}-{uuid.uuid4().hex[:8]}.so" for name in ("forward", "backward")]
+    told: dict[str, Any] = {"kept": [], "gradients": [], "libraries": [names[0], None]}
     forward = whole
     if learns:
         fakes = [node.meta["val"] for node in _nodes(whole, "placeholder")]
         with functorch_config.patch(recompute_views=True):
             forward, backward = min_cut_rematerialization_partition(whole, fakes, num_fwd_outputs=1)
-        told = {"kept": _cut(forward, backward), "gradients": _only_tensors(backward)}
-        _compile(backward, folder / BACKWARD)
-    _compile(forward, folder / FORWARD)
+        told = {"kept": _cut(forward, backward), "gradients": _only_tensors(backward), "libraries": names}
+        _compile(backward, folder / names[1])
+    _compile(forward, folder / names[0])
     for guard in environment.guards:
         where = guard.sloc.framework_loc
         if type(guard.expr) not in _CHOICES or not getattr(where, "filename", "").startswith(_TORCH):
@@ -100,8 +104,12 @@ def export(alike: Alike, bf16: bool, folder: Path) -> None:
 
 
 def _alone(layer: nn.Module) -> nn.Module:
-    """Return a copy of a layer without what is put around it. Raises UnfitError where a hook inside looks on."""
-    copied: Any = deepcopy(layer)
+    """Return a copy of a layer in training, without what is put around it. Raises UnfitError where it has what no code tells."""
+    description = Description()
+    description.layer(layer)
+    if description.strange:
+        raise UnfitError(f"{type(layer).__name__} holds what cannot be named: {', '.join(sorted(description.strange))}")
+    copied: Any = deepcopy(layer).train()
     for hooks in hooks_of(copied):
         hooks.clear()
     copied.gradient_checkpointing = False  # the code that runs sees to it
