@@ -68,9 +68,8 @@ def _compiled(mode: str) -> Callable[..., Any]:
     compiled = torch.compile(flex_attention, dynamic=True, mode=mode or None)
 
     def attention(*given: Any, **options: Any) -> Any:
-        with torch._dynamo.config.patch(
-            specialize_float=True
-        ):  # else a float is read from a tensor, which no kernel can
+        # Else a float is read from a tensor, which no kernel can.
+        with torch._dynamo.config.patch(specialize_float=True):
             return compiled(*given, **options, kernel_options={"FORCE_USE_FLEX_ATTENTION": True})
 
     return attention

@@ -23,7 +23,7 @@ def chosen(heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> CachedAtt
     """Return what attends with such heads in a precision where a trial says that it pays; None where torch does."""
     if not CHOICES.any():
         return None
-    work, name = partial(_work, heads, kv_heads, dim, dtype), f"{heads}x{kv_heads}x{dim}{spelled(dtype)}"
+    work, name = partial(_work, heads, kv_heads, dim, dtype), f"{heads}x{kv_heads}x{dim} {spelled(dtype)}"
     return CHOICES.choose(lambda each: each.cached_attention, name, (torch.empty(0, dtype=dtype),), work)
 
 

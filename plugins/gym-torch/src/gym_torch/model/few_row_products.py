@@ -34,7 +34,7 @@ def chosen(rows: int, weight: Tensor) -> Product | None:
 
         return lambda: [own(given, held, None)], partial(theirs, weight.dtype), partial(theirs, torch.float64)
 
-    name = f"{size} rows of {weight.shape[1]} to {weight.shape[0]}{spelled(weight.dtype)}"
+    name = f"{size} rows of {weight.shape[1]} to {weight.shape[0]} {spelled(weight.dtype)}"
     return CHOICES.choose(lambda each: each.product, name, (weight,), work)
 
 

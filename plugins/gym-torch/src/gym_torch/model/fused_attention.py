@@ -177,7 +177,7 @@ def chosen(query: Tensor, key: Tensor, spans: Spans, rule: Scores, attend: Calla
         return None  # one head of one segment is the work of one thread
     long = spans.forest.size >= LONG
     name = "x".join(map(str, shape)) + (" long" if long else "")
-    name += spelled(query.dtype)
+    name += f" {spelled(query.dtype)}"
     continued = any(before is not None for before in spans.prefixes)
     name += f" window {rule.window}" if rule.window else ""
     name += " cap" if rule.softcap else ""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.model import fused_ops
+from gym_torch.model.kernel_functions import spelled
 from gym_torch.model.kernel_trials import Choices, Work, apart, with_gradients
 from gym_torch.model.module_recognition import (
     ACTIVATIONS,
@@ -71,7 +72,7 @@ def _normed(norm: Norm, part: Any, given: Tensor) -> Tensor:
     weight = getattr(part, norm.name)
     dtype = norm.dtypes.get((given.dtype, weight.dtype))
     if dtype and CHOICES.any() and given.shape[-1:] == weight.shape and given.numel():
-        name = f"norm of {given.shape[-1]} {_short(given.dtype, weight.dtype, dtype)}"
+        name = f"norm of {given.shape[-1]} {spelled(given.dtype, weight.dtype, dtype)}"
         own = CHOICES.choose(lambda each: each.rms_norm, name, (given, weight), partial(_norm_work, norm, part, given))
         if own:
             return own(given, norm.whole(weight), norm.eps, dtype)
@@ -101,7 +102,7 @@ def _fed_forward(network: Network, part: Any, given: Tensor) -> Tensor:
 def _gated(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
     act = ACTIVATIONS[tanh]
     if CHOICES.any() and gate.dtype == up.dtype and gate.shape == up.shape and gate.dim() > 1 and gate.numel():
-        name = f"{'gelu' if tanh else 'silu'} of {gate.shape[-1]} {_short(gate.dtype)}"
+        name = f"{'gelu' if tanh else 'silu'} of {gate.shape[-1]} {spelled(gate.dtype)}"
 
         def work(own: Callable[..., Tensor]) -> Work:
             shapes = 3 * [(ROWS, gate.shape[-1])]
@@ -157,7 +158,7 @@ def _turned(
     if CHOICES.any() and not more and not options and _alike(query, key, cos, sin):
         dtype = turned_dtype(function, query.dtype, cos.dtype)
         dtype = torch.bfloat16 if _rounding(query.device.type) else dtype
-        name = f"rotary of {query.shape[1]} and {key.shape[1]} of {query.shape[3]} {_short(query.dtype, dtype)}"
+        name = f"rotary of {query.shape[1]} and {key.shape[1]} of {query.shape[3]} {spelled(query.dtype, dtype)}"
 
         def work(own: Callable[..., tuple[Tensor, Tensor]]) -> Work:
             sizes = [(1, part.shape[1], ROWS, part.shape[3]) for part in (query, key)]
@@ -213,8 +214,3 @@ def _rounding(device: str) -> bool:
 def _drawn(device: torch.device, *shapes: tuple[int, ...]) -> list[Tensor]:
     draws = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=draws).to(device) for shape in shapes]
-
-
-@cache
-def _short(*dtypes: torch.dtype) -> str:
-    return " to ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

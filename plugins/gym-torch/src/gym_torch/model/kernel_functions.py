@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -96,9 +97,10 @@ class KernelFunctions:
         return True
 
 
-def spelled(dtype: torch.dtype) -> str:
-    """Return how the name of a piece of work says its precision, fp32 not at all."""
-    return "" if dtype == torch.float32 else f" {str(dtype).removeprefix('torch.')}"
+@cache
+def spelled(*dtypes: torch.dtype) -> str:
+    """Return how the name of a piece of work says the precisions that it goes through."""
+    return " to ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
 _PLAIN = (Tensor, nn.Parameter)
