@@ -125,6 +125,15 @@ def test_rows_of_zeros_and_numbers_that_are_not_finite():
         assert out[0].eq(0).all() and out[1].isfinite().all() and not out[2].isfinite().any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_small_rows_keep_their_digits_whatever_they_are_held_in(dtype):
+    """A checkpoint in fp16 may have rows whose factor is a number that fp16 has not."""
+    rows = torch.randn(5, 64) * torch.tensor([1.0, 0.0, 1e-3, 1e-6, 1e4])[:, None]
+    held = rows.to(dtype)
+    numbers, scales = scaled(held)
+    torch.testing.assert_close(numbers.float() * scales, rounded(held.float()), rtol=0, atol=0)
+
+
 def test_layers_of_a_model_compute_so_but_for_the_head_and_what_has_odd_sizes():
     model = build("llama")
     inside = {id(part) for part in model.model.layers.modules() if isinstance(part, nn.Linear)}

@@ -51,7 +51,8 @@ def scaled(matrix: Tensor) -> Scaled:
     exponents = torch.log2(largest / LARGEST).ceil().nan_to_num(nan=EXPONENTS[1]).clamp(*EXPONENTS)
     bits = exponents.int() + 127 << 23  # for some devices round powers of two
     scales = bits.view(torch.float32)
-    numbers = (matrix * scales.reciprocal().to(matrix.dtype)).to(E4M3).contiguous()
+    factors = scales.reciprocal().to(torch.promote_types(matrix.dtype, torch.bfloat16))  # fp16 ends at 2^16
+    numbers = (matrix * factors).to(E4M3).contiguous()
     lacking = -numbers.shape[1] % MULTIPLE
     if lacking:
         numbers = pad(numbers.view(torch.uint8), (0, lacking)).view(E4M3)
