@@ -173,6 +173,15 @@ def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_can
     assert measured() == {"ms": 5}
 
 
+def test_a_measurement_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "file" / "cache"))
+    assert [precision_probe.remembered("kind", "a", lambda ms=ms: {"ms": ms}) for ms in (1, 2)] == [
+        {"ms": 1},
+        {"ms": 2},
+    ]
+
+
 def test_where_nothing_can_be_compiled_layers_stay_as_they_are(gym_cache: Path) -> None:
     with torch._inductor.config.patch({"cpp.cxx": ("false",), "cpp.vec_isa_ok": True}):
         found = layers().tried()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gym_core import cache_dir
+from gym_core.files import write_atomically
 from gym_data.provenance import maker
 
 ROWS = (64, 512)  #: tokens in the first, short trial and in the second
@@ -63,17 +63,17 @@ def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> d
     What lies there and cannot be read is measured again.
     """
     where = f"{device_name()}, {torch.get_num_threads()} threads"
-    key = sha256(json.dumps([kind, where, torch.__version__, maker("gym_torch"), what]).encode()).hexdigest()[:16]
+    made_by = json.dumps([kind, where, torch.__version__, maker("gym_torch"), what])
+    key = sha256(made_by.encode()).hexdigest()[:16]
     file = cache_dir() / "probe" / f"{key}.json"
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     found = measure()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}")  # others may measure at the same time
-    part.write_text(json.dumps(found), encoding="utf-8")
-    part.replace(file)
+    with suppress(OSError):  # where nothing can be kept, it is measured again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(found))
     return found
 
 
