@@ -171,6 +171,8 @@ def test_a_measurement_is_named_by_what_was_measured_and_made_again_where_it_can
     assert len(made) == 4
     monkeypatch.setattr(precision_probe, "maker", lambda package: {"code": "another version"})
     assert measured() == {"ms": 5}
+    monkeypatch.setattr(precision_probe, "features", lambda: b"a processor with other products")
+    assert measured() == measured() == {"ms": 6}
 
 
 def test_a_measurement_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

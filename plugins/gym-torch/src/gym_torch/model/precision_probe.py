@@ -19,6 +19,7 @@ from torch import Tensor
 from gym_core import cache_dir
 from gym_core.files import write_atomically
 from gym_data.provenance import maker
+from gym_torch.native_code import features
 
 ROWS = (64, 512)  #: tokens in the first, short trial and in the second
 WIDEST = 2048  #: wider models are judged by a trial of this width
@@ -60,11 +61,12 @@ def trial(width: int) -> Trial:
 def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the outcome of a measurement, from the cache if it was made before on this machine, by the same code.
 
-    What lies there and cannot be read is measured again.
+    What lies there and cannot be read is measured again. Machines that share a cache are told apart by what the compiler knows of
+    their processors: torch gives one name to those with products in bf16 and those without.
     """
     where = f"{device_name()}, {torch.get_num_threads()} threads"
     made_by = json.dumps([kind, where, torch.__version__, maker("gym_torch"), what])
-    key = sha256(made_by.encode()).hexdigest()[:16]
+    key = sha256(made_by.encode() + features()).hexdigest()[:16]
     file = cache_dir() / "probe" / f"{key}.json"
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8"))
