@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from platform import machine
@@ -47,9 +48,11 @@ def text(source: Path) -> bytes:
 
 @cache
 def features() -> bytes:
-    """Return what a compiler knows of the processor of this machine; nothing where there is no compiler."""
+    """Return what a compiler knows of the processor of this machine; nothing where there is no compiler that runs."""
     compiler = _compiler()
-    return _features(compiler, THIS_MACHINE) if compiler else b""
+    with suppress(OSError, subprocess.SubprocessError):
+        return _features(compiler, THIS_MACHINE) if compiler else b""
+    return b""
 
 
 def _compiler() -> str | None:

@@ -1,0 +1,38 @@
+"""C files are compiled once for a machine, and whatever a compiler or a cache does, no run ends by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gym_torch import native_code
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    kept = native_code.library, native_code.features
+    for each in kept:
+        each.cache_clear()
+    yield
+    monkeypatch.undo()
+    for each in kept:
+        each.cache_clear()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    file = tmp_path / "answer.c"
+    file.write_text("int answer(void) { return 42; }\n")
+    return file
+
+
+def test_a_compiler_that_does_not_run_is_none(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "cc"
+    broken.write_bytes(b"\x7fELF of another machine")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    assert native_code.library(source) is None
+    assert native_code.features() == b""
