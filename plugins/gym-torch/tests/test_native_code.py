@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +38,22 @@ def test_a_compiler_that_does_not_run_is_none(source: Path, tmp_path: Path, monk
     monkeypatch.setenv("CC", str(broken))
     assert native_code.library(source) is None
     assert native_code.features() == b""
+
+
+@pytest.mark.parametrize("kept", [0, 2000, -100])
+def test_a_library_that_is_damaged_is_compiled_again(source: Path, tmp_path: Path, kept: int) -> None:
+    """A process maps what it loads: where the end of the file is missing it is killed, so others than this one load it."""
+    asked = f"from gym_torch.native_code import library; from pathlib import Path; print(library(Path({str(source)!r})).answer())"
+
+    def answer() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+
+    first = answer()
+    if "NoneType" in first.stderr:
+        pytest.skip("no compiler")
+    assert first.stdout == "42\n"
+    (file,) = (tmp_path / "cache" / "kernels").glob("*.so")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:kept])
+    assert answer().stdout == "42\n"
+    assert file.read_bytes() == whole

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from platform import machine
 
-from gym_core.files import cache_dir, replacing
+from gym_core.files import cache_dir, replacing, write_atomically
 
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w")
 #: For instructions of this machine alone. Without the second the compilers prefer vectors of half the width.
@@ -21,6 +21,7 @@ THIS_MACHINE = ("-march=native", "-mprefer-vector-width=512")
 THREADS = ("-fopenmp",)  #: left out where the compiler does not know it; everything then runs in one thread
 OFF = "GYM_COMPILE_C"  #: set to 0, nothing is compiled
 SECONDS = 120  #: that a compiler may take
+WHOLE = ".sha256"  #: the file beside a library that says what it holds
 
 
 @cache
@@ -66,8 +67,15 @@ def _features(compiler: str, flags: tuple[str, ...]) -> bytes:
 
 
 def _ours(file: Path) -> bool:
-    """Whether it is there and this user made it: what it holds is run."""
-    return file.is_file() and (os.name != "posix" or file.stat().st_uid == os.getuid())
+    """Whether it is there, this user made it, and it is whole: what it holds is run, and to run a part kills the process."""
+    said = file.with_suffix(WHOLE)
+    if not (file.is_file() and said.is_file()) or (os.name == "posix" and file.stat().st_uid != os.getuid()):
+        return False
+    return _digest(file) == said.read_text(encoding="utf-8", errors="replace")
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _compile(compiler: str, source: Path, flags: tuple[str, ...], file: Path) -> Path:
@@ -77,5 +85,9 @@ def _compile(compiler: str, source: Path, flags: tuple[str, ...], file: Path) ->
         for threads in (THREADS, ()):
             command = [compiler, *FLAGS, *flags, *threads, str(source), "-o", str(building), "-lm"]
             if subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0:
-                return file
-        raise OSError("the compiler failed")
+                break
+        else:
+            raise OSError("the compiler failed")
+        digest = _digest(building)
+    write_atomically(file.with_suffix(WHOLE), digest)
+    return file
