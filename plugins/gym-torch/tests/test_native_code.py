@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gym_torch import native_code
+from gym_torch.model import fused_ops
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,18 @@ def test_a_library_that_is_damaged_is_compiled_again(source: Path, tmp_path: Pat
     file.write_bytes(whole[:kept])
     assert answer().stdout == "42\n"
     assert file.read_bytes() == whole
+
+
+def test_a_compiler_for_another_kind_of_processor_is_spared_the_flags_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of ARM ends with an error where it is told how wide vectors of x86 shall be."""
+    usual = shutil.which("cc") or shutil.which("gcc")
+    if usual is None:
+        pytest.skip("no compiler")
+    other = tmp_path / "cc"
+    other.write_text(f'#!/bin/sh\ncase " $* " in *-mprefer-vector-width*) exit 1;; esac\nexec {usual} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CC", str(other))
+    assert native_code.library(fused_ops.SOURCE, fused_ops.FLAGS) is not None
+    assert native_code.features()

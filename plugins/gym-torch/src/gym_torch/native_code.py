@@ -16,7 +16,8 @@ from platform import machine
 from gym_core.files import cache_dir, replacing, write_atomically
 
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w")
-#: For instructions of this machine alone. Without the second the compilers prefer vectors of half the width.
+#: For instructions of this machine alone. Without the second the compilers prefer vectors of half the width; those for other
+#: processors than x86 do not know it.
 THIS_MACHINE = ("-march=native", "-mprefer-vector-width=512")
 THREADS = ("-fopenmp",)  #: left out where the compiler does not know it; everything then runs in one thread
 OFF = "GYM_COMPILE_C"  #: set to 0, nothing is compiled
@@ -34,6 +35,7 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
     if compiler is None or os.environ.get(OFF) == "0":
         return None
     try:
+        flags = _known(compiler, flags)
         made_of = [FLAGS, flags, THREADS, compiler, sys.platform, machine(), _features(compiler, flags)]
         key = hashlib.sha256(text(source) + repr(made_of).encode()).hexdigest()[:32]
         file = cache_dir() / "kernels" / f"{source.stem}-{key}.so"
@@ -52,7 +54,7 @@ def features() -> bytes:
     """Return what a compiler knows of the processor of this machine; nothing where there is no compiler that runs."""
     compiler = _compiler()
     with suppress(OSError, subprocess.SubprocessError):
-        return _features(compiler, THIS_MACHINE) if compiler else b""
+        return _features(compiler, _known(compiler, THIS_MACHINE)) if compiler else b""
     return b""
 
 
@@ -60,10 +62,20 @@ def _compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
 
 
+def _known(compiler: str, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those flags that a compiler knows."""
+    return tuple(flag for flag in flags if _asked(compiler, (flag,)).returncode == 0)
+
+
 def _features(compiler: str, flags: tuple[str, ...]) -> bytes:
     """Return what the compiler knows of the processor it compiles for: a cache may be shared by unlike machines."""
+    return _asked(compiler, flags).stdout
+
+
+@cache
+def _asked(compiler: str, flags: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
     command = [compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]
-    return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).stdout
+    return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
 
 
 def _ours(file: Path) -> bool:
