@@ -28,6 +28,20 @@ def test_flat_keys_of_the_model_and_of_recomputation() -> None:
         flat(rope_scaling="longer")
 
 
+def test_whether_layers_are_computed_again_and_how_are_keys_of_their_own() -> None:
+    """LLaMA-Factory looks at `use_unsloth_gc` where they are."""
+    for beside in ({}, {"gradient_checkpointing": True}, {"disable_gradient_checkpointing": False}):
+        assert flat(use_unsloth_gc=True, **beside).train.gradient_checkpointing == "offload"
+        assert (
+            flat(use_unsloth_gc=False, **beside).train.gradient_checkpointing
+            == flat(**beside).train.gradient_checkpointing
+        )
+    assert flat(use_unsloth_gc=True, disable_gradient_checkpointing=True).train.gradient_checkpointing is False
+    for key in ("use_unsloth_gc", "disable_gradient_checkpointing"):
+        with pytest.raises(GymError, match=key):
+            flat(**{key: "sometimes"})
+
+
 def quantized(**keys: Any) -> dict[str, Any] | None:
     model = flat(finetuning_type="lora", **keys).model
     assert isinstance(model, Transformers)

@@ -140,6 +140,28 @@ def half(value: Any, pure_bf16: Any = None) -> str | None:
     return None if pure_bf16 else "bf16" if value else "fp32"
 
 
+def recomputed(value: Any, use_unsloth_gc: Any = None) -> Any:
+    """Return whether layers are computed again; None where `use_unsloth_gc` says how."""
+    return None if value is True and use_unsloth_gc else value
+
+
+def not_recomputed(value: Any, use_unsloth_gc: Any = None) -> Any:
+    """Return the same for the key that says the opposite."""
+    return recomputed(not switched(value), use_unsloth_gc)
+
+
+def offloaded(value: Any, disable_gradient_checkpointing: Any = None) -> str | None:
+    """Return how layers are computed again; None where they are not."""
+    return "offload" if switched(value) and not disable_gradient_checkpointing else None
+
+
+def switched(value: Any) -> bool:
+    """Take a boolean. Raises ValueError for anything else."""
+    if not isinstance(value, bool):
+        raise ValueError(f"is true or false, not `{value}`")
+    return value
+
+
 def mixed(value: Any) -> str:
     """Take Megatron's name of mixed precision."""
     if value != "bf16_mixed":
@@ -170,11 +192,21 @@ class RunKeys(Keys):
         Key("fp16", "train.precision", convert=refused(_FP16)),
         Key("pure_bf16", "train.precision", convert=pure),
         Key("mixed_precision", "train.precision", convert=mixed),
-        Key("gradient_checkpointing", "train.gradient_checkpointing"),
-        Key("use_unsloth_gc", "train.gradient_checkpointing", convert={True: "offload", False: None}),
+        Key("gradient_checkpointing", "train.gradient_checkpointing", convert=recomputed, together="use_unsloth_gc"),
+        Key(
+            "use_unsloth_gc",
+            "train.gradient_checkpointing",
+            convert=offloaded,
+            together="disable_gradient_checkpointing",
+        ),
         Key("activation_checkpointing", "train.gradient_checkpointing"),
         Key("recompute_granularity", "train.gradient_checkpointing", convert=_CHECKPOINTED),
-        Key("disable_gradient_checkpointing", "train.gradient_checkpointing", convert=NOT),
+        Key(
+            "disable_gradient_checkpointing",
+            "train.gradient_checkpointing",
+            convert=not_recomputed,
+            together="use_unsloth_gc",
+        ),
         Key("seed", "train.seed", default=42),
         Key("disable_shuffling", "train.shuffle", convert=NOT),
         Key("logging_steps", "train.log_every", convert=whole, default=_LOGGED),
