@@ -5,6 +5,7 @@ Commands of plugins come from the group `gym.commands`; until one is run, all th
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -111,12 +112,23 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; the one place where errors become text and exit codes."""
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # before anybody else's: the first one is called last
     _refuse_to_vanish()
     _collect_later()
-    code = run(sys.argv[1:])
-    gc.freeze()  # the end of the process would look through it all
+    codes.append(run(sys.argv[1:]))
     os._exit = _exit
-    sys.exit(code)
+    sys.exit(codes[0])
+
+
+def _leave(codes: list[int]) -> None:
+    """End the process without taking apart what was imported: it takes a second, and libraries print what they find left."""
+    if not codes:
+        return  # an error that has its traceback printed
+    with suppress(OSError):  # what cannot be written is told, and is an exit code, by the end that Python brings about
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _exit(codes[0])
 
 
 def _refuse_to_vanish() -> None:
