@@ -222,6 +222,29 @@ def test_overrides_reach_sections_and_the_short_form(toys, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "key", "why"),
+    [
+        ("batch_tokens: abc", "train.batch_tokens", "input should be a valid integer or 'auto' (got 'abc')"),
+        ("save_every: 0", "train.save_every", "input should be greater than 0 (got 0)"),
+        ("skip_steps: 5", "train.skip_steps", "input should be a list (got 5)"),
+        ("skip_steps: [1, 0]", "train.skip_steps[1]", "input should be greater than 0 (got 0)"),
+        ("epochs: no", "train.epochs", "input should be a valid number, unable to parse string as a number (got 'no')"),
+    ],
+)
+def test_a_value_of_no_kind_that_a_key_takes_is_one_problem_at_that_key(toys, tmp_path, given, key, why):
+    text = f"model: w\nalgorithm: toy\ntrain: {{{given}}}\n"
+    assert [found[1:3] for found in problems(tmp_path, text)] == [(key, why)]
+
+
+def test_the_item_of_a_list_that_is_wrong_is_named_and_not_the_list(toys, install, tmp_path):
+    """Where one name may stand in place of a list of them."""
+    code = "from toy import Toy\nclass Many(Toy):\n    names: str | tuple[str, ...] = ''\n"
+    install("gym-many", {"many": code}, {"gym.algorithms": {"many": "many:Many"}})
+    found = problems(tmp_path, "model: w\nalgorithm: {name: many, names: [a, 5]}\n")
+    assert [key for _, key, _, _ in found] == ["algorithm.names[1]"]
+
+
 def test_a_list_where_one_name_belongs(toys, tmp_path):
     [(where, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: [toy]\n")
     assert (where, key) == ("r.yaml:2", "algorithm") and "list" in why

@@ -153,7 +153,7 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
     try:
         made = cls.model_validate(values, context={"folder": found.folder})
     except ValidationError as error:
-        note(error, path, found, cls)
+        note(error, path, values, found, cls)
         return None
     for name in (name for name, value in values.items() if _counted(value, getattr(made, name, None))):
         found.add((*path, name), f"input should be a number, and no boolean (got {values[name]!r:.60})")
@@ -187,22 +187,50 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
     try:
         return TypeAdapter(kind).validate_python(raw)
     except ValidationError as error:
-        note(error, path, found, None)
+        note(error, path, raw, found, None)
         return None
 
 
-def note(error: ValidationError, path: Path, found: Findings, cls: type[Config] | None) -> None:
-    """Turn what pydantic found into problems with file, line, key and advice."""
+def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
+    """Turn what pydantic found in a value into problems with file, line, key and advice."""
+    wrong: dict[Path, list[str]] = {}
+    shown: dict[Path, str] = {}
     for item in error.errors(include_url=False, include_context=False, include_input=True):
-        location = (*path, *item["loc"])
-        if item["type"] == "extra_forbidden":
+        kind, at = item["type"], item["loc"]
+        named = at[-1:] if kind in ("extra_forbidden", "missing") else ()  # the key that is not as it should be
+        location = (*path, *_written(at[: len(at) - len(named)], raw), *named)
+        if kind == "extra_forbidden":
             known = list(cls.model_fields) if cls else []
-            near = nearest(str(item["loc"][-1]), known)
+            near = nearest(str(at[-1]), known)
             what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
             found.add(location, "unknown key", f"did you mean `{near}`?" if near else what)
-        elif item["type"] == "missing":
+        elif kind == "missing":
             found.add(location, "is required")
         else:
-            why = item["msg"].removeprefix("Value error, ")
-            given = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
-            found.add(location, why[:1].lower() + why[1:] + given)
+            why = item["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+            wrong.setdefault(location, []).append(why[:1].lower() + why[1:])
+            shown[location] = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
+    for location, reasons in wrong.items():
+        if any(other[: len(location)] == location != other for other in wrong):
+            continue  # as a whole it may be right: what is in it is not
+        found.add(location, _either(reasons) + shown[location])
+
+
+def _written(location: Path, raw: Any) -> Path:
+    """Return the keys of a location that somebody wrote: pydantic puts names of types between them where it tried several."""
+    kept: list[str | int] = []
+    for part in location:
+        inside = isinstance(raw, Mapping) and part in raw
+        if inside or isinstance(part, int):
+            kept.append(part)
+            listed = isinstance(raw, list | tuple) and isinstance(part, int) and part < len(raw)
+            raw = raw[part] if inside or listed else None
+    return tuple(kept)
+
+
+def _either(reasons: list[str]) -> str:
+    """Return in one sentence why a value is none of the kinds that it may be."""
+    if len(reasons) == 1:
+        return reasons[0]
+    start = "input should be "
+    return start + " or ".join(dict.fromkeys(why.partition(", unable to")[0].removeprefix(start) for why in reasons))
