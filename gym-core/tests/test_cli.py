@@ -141,6 +141,12 @@ def test_exit_codes_and_four_lines(site, recipe, arguments, text, code):
     assert as_json.returncode == code and json.loads(as_json.stdout)["problems"]
 
 
+def test_an_output_that_is_a_file_is_said_to_be_one(site, recipe, tmp_path):
+    (tmp_path / "taken").write_text("precious")
+    done = gym(site, "train", recipe(), f"output={tmp_path / 'taken'}")
+    assert done.returncode == 2 and "output: is a file" in done.stderr
+
+
 def test_usage_errors(site, tmp_path):
     assert gym(site, "validate", str(tmp_path / "absent.yaml")).returncode == 2
     assert gym(site, "nonsense").returncode == 2

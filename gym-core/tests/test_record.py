@@ -28,6 +28,11 @@ for number in range(10**9):
 """
 
 
+def test_of_a_place_that_is_a_file_nothing_is_recorded(tmp_path: Path):
+    (tmp_path / "file").write_text("precious")
+    assert RunRecord(tmp_path / "file" / "run.json").read() == {}
+
+
 def test_values_are_merged_key_by_key(tmp_path: Path):
     record = RunRecord(tmp_path / "run.json")
     assert record.read() == {}

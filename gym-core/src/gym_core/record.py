@@ -32,7 +32,7 @@ class RunRecord:
         """Return what is recorded, empty where there is no file. Raises GymError for a damaged one."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except ValueError:
             found = None
