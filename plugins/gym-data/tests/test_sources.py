@@ -148,6 +148,8 @@ def test_what_is_not_there_is_found_without_reading_it(tmp_path):
         with pytest.raises(DataError) as caught:
             config.check()
         assert caught.value.problems[0].key == "data.sources[1]"
+    with pytest.raises(DataError, match=r"in `data\.dataset_dir` the folder of a dataset_info\.json"):
+        Named(path="nothing", directory=str(tmp_path / "elsewhere")).check()
     for there in (Named(path="here.jsonl"), Named(path="openai/gsm8k"), Hub(path="openai/gsm8k")):
         DatasetConfig(sources=[there], dataset_dir=str(tmp_path)).check()
 

@@ -101,13 +101,12 @@ def _meant(config: Named) -> tuple[File | Hub, Format | None, int | None]:
     if HUB_ID.fullmatch(config.path) and Path(config.path).suffix.lower() not in READERS:
         return Hub(path=config.path), None, None
     near = difflib.get_close_matches(config.path, registry, n=1)
-    have = (
-        f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}" if registry else f"no {REGISTRY} in {directory}"
-    )
+    have = f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}"
+    none = f"name a file, or in `data.dataset_dir` the folder of a {REGISTRY}: there is none in `{directory}`"
     raise DataError(
         "no dataset, file or Hub id of that name",
         where=config.path,
-        fix=f"did you mean `{near[0]}`?" if near else have,
+        fix=f"did you mean `{near[0]}`?" if near else have if registry else none,
     )
 
 
