@@ -63,7 +63,10 @@ def show(shown: dict[str, Any]) -> None:
         console.print(_example(example))
     report = shown["report"]
     console.print(_counts(report))
-    console.print(_histogram(report["lengths"]))
+    lengths = report["lengths"]
+    spread = "  ".join(f"{key} {lengths[key]:,}" for key in ("mean", "p50", "p90", "p99", "max"))
+    console.print(Text(f"tokens of an example: {spread}", style="bold"), soft_wrap=True)
+    console.print(_histogram(lengths))
     for note in report["notes"]:
         console.print(Text(f"note: {note}", style="yellow"))
 
@@ -105,10 +108,7 @@ def _counts(report: dict[str, Any]) -> Table:
 
 
 def _histogram(lengths: dict[str, Any]) -> Table:
-    spread = "  ".join(f"{key} {lengths[key]:,}" for key in ("mean", "p50", "p90", "p99", "max"))
-    table = Table(
-        box=None, show_header=False, title=f"tokens of an example: {spread}", title_justify="left", title_style="bold"
-    )
+    table = Table(box=None, show_header=False)
     highest = max(count for _, count in lengths["histogram"])
     for edge, count in lengths["histogram"]:
         table.add_row(f"<= {edge:,}", Text("█" * round(BAR * count / highest), style="cyan"), f"{count:,}")
