@@ -14,7 +14,10 @@ from gym_torch.loop.callbacks.metrics_jsonl import FILE
 from gym_torch.observer import Observer, Progress
 
 PAUSE = 30.0  #: least seconds between two drawings during training
-SMOOTHING = 0.9  #: share of the running mean that each new point leaves
+SMOOTHING = 0.9  #: most of the running mean that a new point leaves, in a long run
+FEW = (
+    20  #: points of which a new one leaves half as much: so long a memory as a long run's would draw a short one's past
+)
 
 
 class Curves(Observer):
@@ -82,9 +85,10 @@ def part_of(measure: str, name: str) -> str:
 def smooth(values: Sequence[float]) -> list[float]:
     """Return the exponential running mean, without the pull of its start (as Adam corrects its moments)."""
     smoothed, mean, weight = [], 0.0, 0.0
+    kept = SMOOTHING * len(values) / (len(values) + FEW)
     for value in values:
-        mean = SMOOTHING * mean + (1 - SMOOTHING) * value
-        weight = SMOOTHING * weight + (1 - SMOOTHING)
+        mean = kept * mean + (1 - kept) * value
+        weight = kept * weight + (1 - kept)
         smoothed.append(mean / weight)
     return smoothed
 
