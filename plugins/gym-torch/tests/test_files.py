@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gym_core import Artifact
 from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import draw, smooth
+from gym_torch.loop.callbacks.progress_bar import ProgressBar
+from gym_torch.observer import Progress
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,29 @@ def test_a_line_cut_short_does_not_count(tmp_path: Path) -> None:
 
 def test_smoothing_starts_at_the_first_value() -> None:
     assert smooth([3.0, 3.0, 3.0]) == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_a_short_run_is_smoothed_less_than_a_long_one() -> None:
+    """Else its line ends far from where it ended: at 0.31, where a loss fell to 0.14 in four points."""
+    assert smooth([0.75, 0.28, 0.17, 0.14])[-1] == pytest.approx(0.14, abs=0.03)
+    noise = [2.0, 0.0] * 500
+    assert smooth(noise)[-1] == pytest.approx(1.0, abs=0.1)
+
+
+def test_evaluations_do_not_keep_the_loss_off_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal a line comes now and then, and evaluations may come more often."""
+    bar = ProgressBar()
+    bar.started(Progress(total=9))
+    bar.evaluated(Progress(total=9, step=1), {"eval_loss": 2.5})
+    bar.logged(Progress(total=9, step=2), {"loss": 1.5, "tokens_per_second": 10.0})
+    bar.logged(Progress(total=9, step=3), {"loss": 1.25, "tokens_per_second": 10.0})
+    bar.evaluated(Progress(total=9, step=4), {"eval_loss": 0.5})
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("  ETA")[0] for line in told] == [
+        "step 1/9  eval_loss 2.5000",
+        "step 2/9  loss 1.5000, 10 tokens/s",
+        "step 4/9  eval_loss 0.5000",
+    ]
 
 
 def test_a_run_without_a_log_line_can_be_drawn(tmp_path: Path) -> None:

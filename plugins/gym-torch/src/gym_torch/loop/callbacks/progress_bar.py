@@ -65,7 +65,7 @@ class ProgressBar(Observer):
         if console().is_terminal:
             self.bar.update(self.task, note=note)
         elif now - self.last >= every or progress.over:
-            self.last = now
+            self.last = now if every else self.last  # what is always told puts off nothing else
             began, first = self.began
             left = (now - began) / max(1, progress.step - first) * (progress.total - progress.step)
             say(f"step {progress.step}/{progress.total}  {note}  ETA {left:.0f} s")
