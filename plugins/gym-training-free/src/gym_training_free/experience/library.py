@@ -127,7 +127,7 @@ class ExperienceLibrary:
         places = [path, path / FILE, path / "experience" / FILE]
         place = next((each for each in places if each.is_file()), None)
         if place is None:
-            raise GymError("holds no library of experiences", where=str(path), fix=f"name a run, or a {FILE}")
+            raise GymError("holds no library of experiences", where=str(path), fix=f"name a run, or its {FILE}")
         try:
             found = json.loads(place.read_text(encoding="utf-8"))
         except ValueError:
