@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact, GymError, execute, load_recipe
 from gym_core.cli import run as gym
-from gym_core.errors import OK, BusyError
+from gym_core.errors import FAILED, OK, BusyError
 from gym_core.record import RunRecord
 from gym_export import SafetensorsExporter
 from gym_quant import AWQ, GPTQ, RTN, Mixed
@@ -148,6 +148,10 @@ def test_a_bad_result_ends_the_run_and_leaves_what_was_trained(bench, capsys):
         made == output / "quantized-rtn" and json.loads((made / "quantization.json").read_text())["holdout"]["kl"] < 0.1
     )
     assert gym(["quantize", str(output / "checkpoints/step-00000002"), "--with", "gptq", "bits=8"]) == OK
+    capsys.readouterr()
+    assert gym(["quantize", str(output), "--with", "gym-quant/bnb_4bit"]) == FAILED
+    told = capsys.readouterr().err
+    assert "--with: bnb_4bit quantizes a model while it is loaded" in told and "--with encoded quantizer=" in told
     assert (output / "quantized-gptq-step-00000002" / "model.safetensors").exists()
 
 

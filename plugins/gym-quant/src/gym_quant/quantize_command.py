@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gym_core import GymError
 from gym_manage.recorded import options, recorded, reopened
 
 
@@ -24,6 +25,13 @@ def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path
         {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
     )
     again, hook = reopened({**found.recipe, "quantization": chosen}, found.output)
+    if again.recipe.quantization and again.recipe.quantization.moment == "load":
+        short = chosen["name"].rpartition("/")[2]
+        raise GymError(
+            f"{short} quantizes a model while it is loaded, not one that was trained",
+            key="--with",
+            fix=f"`--with encoded quantizer={short}` writes what it makes; `gym plugins list --kind quantizers` names others",
+        )
     target = into or found.output / f"quantized-{chosen['name'].rpartition('/')[2]}{found.label}"
     made = hook.quantize(run=again, artifact=found.trained, into=target)
     click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")
