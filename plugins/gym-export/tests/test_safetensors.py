@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
-from gym_export import SafetensorsExporter
+from gym_export import CertifiedExporter, SafetensorsExporter, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
 from gym_export.source import Source
@@ -206,6 +206,26 @@ def umask() -> int:
     found = os.umask(0o022)
     os.umask(found)
     return found
+
+
+@pytest.mark.parametrize(
+    "exporter", [SafetensorsExporter(dtype="fp32"), TorchScript()], ids=lambda each: type(each).__name__
+)
+def test_in_fp32_an_adapter_over_a_base_in_bf16_is_not_rounded_to_that(
+    artifact: Artifact, tmp_path: Path, exporter: CertifiedExporter
+) -> None:
+    """Else what is written is off by what bf16 rounds, and is refused."""
+    from gym_adapters import LoRA
+    from gym_torch.model.adapted import build_adapter
+    from gym_torch.model.mapped_weights import load
+
+    base = tmp_path / "base"
+    AutoModelForCausalLM.from_pretrained(artifact.path, dtype=torch.bfloat16).save_pretrained(base)
+    tuned = build_adapter(LoRA(rank=2), load(base))
+    torch.manual_seed(0)
+    tuned.load({name: torch.randn_like(weight) for name, weight in tuned.state().items()})
+    written = exporter.build().export(tuned.save(tmp_path / "adapter", str(base)), tmp_path / "export")
+    assert json.loads((written / "certificate.json").read_text())["relative_difference"] < 1e-5
 
 
 def test_weights_in_fp32_of_a_run_in_bf16_are_exported_in_bf16(model_path: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gym_core import Artifact, GymError
 from gym_export.bounded_rendering import rendered
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
-from gym_torch.checkpoints.open_artifact import Opened, opened, plain_model
+from gym_torch.checkpoints.open_artifact import Opened, open_artifact, opened, plain_model
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.model.adapted import Plain, skeleton, stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of
@@ -97,6 +97,15 @@ class Source:
     def plain(self) -> Plain:
         """Return one plain model, its weights by their names in files of transformers, one after another."""
         return plain_model(self.artifact)
+
+    def unrounded(self) -> Plain:
+        """Return it for formats in fp32: what an adapter changes is not rounded to the precision that its base is stored in.
+
+        The base of such an adapter is then in memory in fp32. Raises what `opened` does.
+        """
+        if self.artifact.kind != "adapter" or self.model.dtype == torch.float32:
+            return self.whole.plain()
+        return Opened(open_artifact(self.artifact, torch.float32), self.task, self.whole.head).plain()
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -38,7 +38,8 @@ class Safetensors(Format):
     def write(self, source: Source, into: Path) -> Mapping[str, Any]:
         """Write configuration, weights and tokenizer; return a hash of each weight."""
         whole, dtype = source.whole, self._dtype(source)
-        plain, model = whole.plain(), whole.adapted.model
+        plain = source.unrounded() if dtype == torch.float32 else whole.plain()
+        model = whole.adapted.model
         empty = skeleton(plain.config, built(plain.config, whole.task)).to(dtype)
         if self.config.dtype == "keep" and model.dtype == dtype != torch.float32:
             for name, weight in model.state_dict().items():  # what a family never rounds
