@@ -141,6 +141,19 @@ def test_exit_codes_and_four_lines(site, recipe, arguments, text, code):
     assert as_json.returncode == code and json.loads(as_json.stdout)["problems"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(["train", "--json"], "Missing argument"), (["train", "r.yaml", "--json", "--nope"], "--nope")],
+)
+def test_a_program_is_told_in_json_what_is_wrong_with_its_command_line(capsys, arguments, why):
+    from gym_core.cli import run
+
+    assert run(arguments) == 2
+    told = capsys.readouterr()
+    (problem,) = json.loads(told.out)["problems"]
+    assert why in problem["why"] and problem["where"] == "command line" and not told.err
+
+
 def test_an_output_that_is_a_file_is_said_to_be_one(site, recipe, tmp_path):
     (tmp_path / "taken").write_text("precious")
     done = gym(site, "train", recipe(), f"output={tmp_path / 'taken'}")

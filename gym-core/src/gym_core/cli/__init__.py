@@ -173,7 +173,10 @@ def run(arguments: list[str]) -> int:
         report(error, as_json)
         return error.code
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            report(errors.RecipeError(error.format_message(), where="command line"), as_json)
+        else:
+            error.show()
         return errors.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
