@@ -170,6 +170,12 @@ def test_sizes_are_read_and_written_as_people_do():
     ]
 
 
+def test_a_key_is_shown_in_one_piece_beside_long_names(model, write, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    key = build(model, write(rows(2), f"{'long' * 20}.jsonl")).key
+    assert key[:12] in CliRunner().invoke(data, ["cache"], catch_exceptions=False).output
+
+
 def test_the_command_shows_and_makes_room(model, write):
     keys = [build(model, write(rows(count), f"{count}.jsonl")).key for count in (2, 3)]
     used(keys[0], 100)

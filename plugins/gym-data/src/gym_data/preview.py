@@ -120,14 +120,14 @@ def show_cache(path: str, most: int, held: Sequence[Mapping[str, Any]]) -> None:
     console, size = Console(), sum(each["bytes"] for each in held)
     console.print(Text(f"{path}: {written(size)} of at most {written(most)}"), soft_wrap=True)
     table = Table(box=None)
-    for name in ("key", "sources"):
-        table.add_column(name, overflow="fold")
-    for name in ("examples", "tokens", "size", "last used"):
+    table.add_column("key", no_wrap=True)  # to be copied
+    table.add_column("sources", overflow="fold")
+    for name in ("examples", "tokens", "size", "last used, UTC"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in held:
         sources = Text(safe(", ".join(each["sources"]) or "damaged"))
         numbers = (f"{each['examples']:,}", f"{each['tokens']:,}", written(each["bytes"]))
-        table.add_row(each["key"][:12], sources, *numbers, each["used"])
+        table.add_row(each["key"][:12], sources, *numbers, each["used"][:16].replace("T", " "))
     if held:
         console.print(table)
 
