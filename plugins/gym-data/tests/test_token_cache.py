@@ -171,7 +171,7 @@ def test_sizes_are_read_and_written_as_people_do():
 
 
 def test_a_key_is_shown_in_one_piece_beside_long_names(model, write, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "64")
     key = build(model, write(rows(2), f"{'long' * 20}.jsonl")).key
     assert key[:12] in CliRunner().invoke(data, ["cache"], catch_exceptions=False).output
 
