@@ -193,44 +193,33 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
     """Turn what pydantic found in a value into problems with file, line, key and advice."""
-    wrong: dict[Path, list[str]] = {}
-    shown: dict[Path, str] = {}
+    wrong: dict[Path, dict[str, str]] = {}  # where, why, and what was given
     for item in error.errors(include_url=False, include_context=False, include_input=True):
-        kind, at = item["type"], item["loc"]
-        named = at[-1:] if kind in ("extra_forbidden", "missing") else ()  # the key that is not as it should be
-        location = (*path, *_written(at[: len(at) - len(named)], raw), *named)
-        if kind == "extra_forbidden":
+        location = (*path, *_keys(item["loc"], raw))
+        if item["type"] == "extra_forbidden":
             known = list(cls.model_fields) if cls else []
-            near = nearest(str(at[-1]), known)
+            near = nearest(str(item["loc"][-1]), known)
             what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
             found.add(location, "unknown key", f"did you mean `{near}`?" if near else what)
-        elif kind == "missing":
-            found.add(location, "is required")
+        elif item["type"] == "missing":
+            found.add((*location, item["loc"][-1]), "is required")
         else:
-            why = item["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
-            wrong.setdefault(location, []).append(why[:1].lower() + why[1:])
-            shown[location] = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
+            why = (
+                item["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list").partition(", unable to")[0]
+            )
+            given = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
+            wrong.setdefault(location, {})[why[:1].lower() + why[1:]] = given
     for location, reasons in wrong.items():
-        if any(other[: len(location)] == location != other for other in wrong):
-            continue  # as a whole it may be right: what is in it is not
-        found.add(location, _either(reasons) + shown[location])
+        if not any(other[: len(location)] == location != other for other in wrong):  # else something in it is
+            why = " or ".join(reasons).replace(" or input should be ", " or ")
+            found.add(location, why + [*reasons.values()][-1])
 
 
-def _written(location: Path, raw: Any) -> Path:
-    """Return the keys of a location that somebody wrote: pydantic puts names of types between them where it tried several."""
-    kept: list[str | int] = []
+def _keys(location: Path, raw: Any) -> Path:
+    """Leave out of a location in a value the names of types that pydantic puts behind a key where it tried several."""
+    kept: Path = ()
     for part in location:
-        inside = isinstance(raw, Mapping) and part in raw
-        if inside or isinstance(part, int):
-            kept.append(part)
-            listed = isinstance(raw, list | tuple) and isinstance(part, int) and part < len(raw)
-            raw = raw[part] if inside or listed else None
-    return tuple(kept)
-
-
-def _either(reasons: list[str]) -> str:
-    """Return in one sentence why a value is none of the kinds that it may be."""
-    if len(reasons) == 1:
-        return reasons[0]
-    start = "input should be "
-    return start + " or ".join(dict.fromkeys(why.partition(", unable to")[0].removeprefix(start) for why in reasons))
+        held = raw if isinstance(raw, Mapping) else dict(enumerate(raw)) if isinstance(raw, list | tuple) else {}
+        if part in held:
+            kept, raw = (*kept, part), held[part]
+    return kept

@@ -122,10 +122,11 @@ def main() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process without taking apart what was imported: it takes a second, and libraries print what they find left."""
-    if not codes:
-        return  # an error that has its traceback printed
-    with suppress(OSError):  # what cannot be written is told, and is an exit code, by the end that Python brings about
+    """End the process without taking apart what was imported: it takes a second, and libraries print what they find left.
+
+    What has no code had its traceback printed. What cannot be written is told, and is an exit code, by Python's own end.
+    """
+    with suppress(OSError, IndexError):
         sys.stdout.flush()
         sys.stderr.flush()
         _exit(codes[0])
@@ -173,10 +174,8 @@ def run(arguments: list[str]) -> int:
         report(error, as_json)
         return error.code
     except click.ClickException as error:
-        if as_json:
-            report(errors.RecipeError(error.format_message(), where="command line"), as_json)
-        else:
-            error.show()
+        wrong = errors.RecipeError(error.format_message(), where="command line")
+        report(wrong, as_json) if as_json else error.show()
         return errors.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
