@@ -81,6 +81,17 @@ def test_the_order_of_answers_does_not_matter(order: list[int]) -> None:
     torch.testing.assert_close(shuffled, advantages.grpo(rewards, group)[order])
 
 
+@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 16)), min_size=1, max_size=4))
+def test_equal_rewards_earn_exactly_nothing(groups: list[tuple[float, int]]) -> None:
+    """Eight times 0.1 add up to less than 0.8, and whatever is left over would be learnt from."""
+    rewards = tensor([reward for reward, size in groups for _ in range(size)])
+    number = torch.tensor([n for n, (_, size) in enumerate(groups) for _ in range(size)])
+    for name in ("dr_grpo", "grpo", "rloo", "reinforce_pp_baseline"):
+        assert not getattr(advantages, name)(rewards, number).any(), name
+    assert not advantages.opo(rewards, number, torch.arange(1, 1 + len(rewards))).any()
+    assert not advantages.whiten(rewards[number == 0]).any()
+
+
 def test_group_then_batch_is_whitened_over_the_judged() -> None:
     apart = [
         value for value, reward in zip(by_hand(FORMULAS["dr_grpo"]).tolist(), REWARDS, strict=True) if reward == reward

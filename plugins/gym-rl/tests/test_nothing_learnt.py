@@ -20,7 +20,7 @@ def arbitrary(texts):
 def equal_later(texts):
     global calls
     calls += 1
-    return [float(sum(map(ord, text)) % 7) if calls == 1 else 1.0 for text in texts]
+    return [float(sum(map(ord, text)) % 7) if calls == 1 else 0.1 for text in texts]
 
 def some_fail(texts):
     if len(texts) > 1 or sum(map(ord, texts[0])) % 2:

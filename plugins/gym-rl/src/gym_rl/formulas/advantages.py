@@ -15,6 +15,7 @@ from torch import Tensor
 from gym_rl.formulas.segment_sums import lengths, rows, sums
 
 EPSILON = 1e-4  #: keeps a deviation of zero from dividing
+_SIDES = ("amin", "amax")
 
 
 def dr_grpo(rewards: Tensor, group: Tensor) -> Tensor:
@@ -126,7 +127,10 @@ def whiten(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Return values less their mean, over their unbiased deviation; 0 where there is only one."""
     if values.numel() < 2:
         return torch.zeros_like(values)
-    return (values - values.mean()) / (values.std() + epsilon)
+    mean = values.mean().clamp(
+        values.min(), values.max()
+    )  # of equal values exactly that value, however sums are rounded
+    return (values - mean) / (values.std() + epsilon)
 
 
 def _beta_of(shares: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +169,12 @@ class _Judged:
         share = torch.ones_like(self.values) if weight is None else weight[self.known].to(self.values.dtype)
         total = sums(share * self.values, self.group, self.count)
         tiny = torch.finfo(self.values.dtype).tiny  # a group that weighs nothing has the mean 0
-        return (total / sums(share, self.group, self.count).clamp(min=tiny))[self.group]
+        found = total / sums(share, self.group, self.count).clamp(min=tiny)
+        # Sums are rounded, and a mean of equal rewards is that reward: what differs by rounding would be learnt from.
+        lowest, highest = (
+            found.scatter_reduce(0, self.group, self.values, side, include_self=False) for side in _SIDES
+        )
+        return found.clamp(lowest, highest)[self.group]
 
     def means(self) -> Tensor:
         """Return the mean of each group in which anything was scored."""
