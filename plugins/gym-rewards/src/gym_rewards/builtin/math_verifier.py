@@ -18,6 +18,7 @@ _BOXED = re.compile(r"\\f?boxed\s*\{")
 _SAID = re.compile(r"answer\s{0,9}(?:is|=|:)(?:\s{0,9}:)?", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\n")
 _CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
+_PARTS = re.compile(r"[,;]|\b(?:and|or)\b")
 _SAME = re.compile(r"\\(?:d|t|c)frac")
 
 
@@ -139,8 +140,9 @@ def _boxed(text: str) -> str | None:
 
 
 def _assigns(text: str) -> bool:
-    """Whether a result says what it is the value of: `x = 5`, `10 - 4 = 6`."""
-    return "=" in text and not re.search(r"[<>!\\]=|=[<>=]", text)
+    """Whether a result says what it is the value of, and of one thing alone: `x = 5`, `10 - 4 = 6`, not `x = 5 or x = 3`."""
+    said = [part for part in _PARTS.split(text) if "=" in part]
+    return len(said) == 1 and not re.search(r"[<>!\\]=|=[<>=]", text)
 
 
 def _canonical(text: str) -> str:

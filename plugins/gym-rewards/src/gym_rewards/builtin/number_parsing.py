@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from fractions import Fraction
+from itertools import takewhile
 
 _LONGEST = 400  #: characters that a number may have, unit included
 _LARGEST_EXPONENT = 400
-_MULTIPLES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MULTIPLES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"), "-")
 _SPACES = re.compile(r"\\[,;:! ]|[~\u00a0\u2009\u202f]")
 _DROPPED = re.compile(r"\\(?:left|right|displaystyle|big|Big)(?![a-zA-Z])|\\[()\[\]]|(?<!\\)\$")
@@ -31,7 +32,12 @@ _UNIT = re.compile(
     r"\s*(?:%|\u00b0|\^?\\circ|\^\{\\circ\})?\s*"
     r"(?:(?P<words>[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2099][^\d\\=+*/^_{}()\[\]<>,;:?!\u00b2\u00b3\u00b9\u2070-\u2099]*)(?:\^\{?[23]\}?|[\u00b2\u00b3])?)?\s*"
 )
-_NO_UNIT = re.compile(r"(?:or|and|to|pi|sqrt|plus|minus|times|over|[xyznie])\b|[\u03c0\u221e]", re.IGNORECASE)
+#: Words, operations, functions and products of letters that stand for numbers.
+_NO_UNIT = re.compile(
+    r"(?:or|and|to|pi|sqrt|plus|minus|times|over|mod|squared|cubed|factorial|(?:log|ln|sin|cos|tan)[xyzn]?"
+    r"|[nie]|[xyz]{1,3}|abc?|bc|mn|pq|uv)\b|[\u03c0\u221e]",
+    re.IGNORECASE,
+)
 _IN_TEXT = re.compile(
     rf"(?<![\w.)\]}}])-?(?:\\\$|[$\u20ac\u00a3\u00a5])?-?{_DECIMAL}(?:\s?/\s?-?\d+(?:\.\d+)?)?|(?<=[\w.)\]}}]){_DECIMAL}"
 )
@@ -59,7 +65,8 @@ def readings(text: str) -> set[Fraction]:
     value = _value(found)
     if value is None:
         return set()
-    value *= _MULTIPLES.get(words.split()[0].lower() if words else "", 1)
+    for word in takewhile(_MULTIPLES.__contains__, words.lower().split()):
+        value *= _MULTIPLES[word]
     return {value, value / 100} if "%" in unit[0] else {value}
 
 
