@@ -19,13 +19,14 @@ from peers.shape import SMALL
 from report import Report, main
 from transformers import PreTrainedModel
 
+from gym_torch.attention import cached_attention
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.generator import Generator
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.model import cached_attention, few_row_products
-from gym_torch.model.fused_modules import fuse
+from gym_torch.kernels import few_row_products
+from gym_torch.kernels.fused_modules import fuse
 from gym_torch.model.layout_support import layout_for
 
 PROMPT, WARM = 96, 3  #: tokens, and steps before those that count

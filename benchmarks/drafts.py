@@ -23,7 +23,7 @@ from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.sampling import GREEDY, SamplingOptions
-from gym_torch.model.fused_modules import fuse
+from gym_torch.kernels.fused_modules import fuse
 
 PROMPT, ANSWER = 96, 64  #: tokens
 TARGETS = {1: 2.0, 4: 1.5, 16: 1.1}  #: times as fast where answers quote, by rows in flight

@@ -20,9 +20,9 @@ from peers.material import write_model, write_samples
 from peers.shape import SMALL
 from transformers import AutoModelForCausalLM
 
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.model import fused_modules
-from gym_torch.model.segment_attention import NAME
+from gym_torch.kernels import fused_modules
 from gym_torch.policy import Policy
 
 DATA = "alpaca_en_demo"

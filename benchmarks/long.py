@@ -22,7 +22,7 @@ from peers.shape import SHAPE, SMALL
 from peers.supervised import Tuned, Tuning
 
 from gym_core import load_recipe
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 
 TEXT, KILO = "tinyshakespeare", 1024
 POLICIES = ("tiled", "offload")  #: of `train.gradient_checkpointing`

@@ -117,15 +117,15 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_plan.memory import objective_of, predict
     from gym_plan.skeleton import skeleton
     from gym_torch.distributed.ddp import Replicated
+    from gym_torch.kernels.precision_probe import device
     from gym_torch.loop.job import Job
     from gym_torch.loop.optimizer import build_optimizer
     from gym_torch.loop.signals import Signals
     from gym_torch.loop.train_loop import optimizer_step
+    from gym_torch.memory.memory_meter import Meter
     from gym_torch.model.adapted import adapt
     from gym_torch.model.layout_support import layout_for
-    from gym_torch.model.memory_meter import Meter
     from gym_torch.model.parameter_groups import groups_of
-    from gym_torch.model.precision_probe import device
     from gym_torch.observer import Observers, Progress
     from gym_torch.policy import Policy
     from gym_torch.source import Step

@@ -20,7 +20,7 @@ from peers.preferred import Preferred, Preferring
 from peers.runs import fastest
 from peers.shape import SMALL
 
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 
 DATA, CUTOFF, WARM = "dpo_en_demo", 1024, 1
 PAIRS = (4, 1)  #: that a pass may have: more rows side by side, or less padding

@@ -34,7 +34,7 @@ from gym_tiny.tasks import generate
 from gym_torch.generation.generator import complete
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import build_adapter
-from gym_torch.model.quantized_weights import stored_modules
+from gym_torch.quantization.weights import stored_modules
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny" / "sft.yaml"
 HELD_OUT = 350  #: tasks, fifty of each kind

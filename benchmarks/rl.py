@@ -19,7 +19,7 @@ from peers.rollouts import GROUP, Rolled, Rolling
 from peers.runs import run
 from peers.shape import SMALL
 
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 
 DATA = "alpaca_en_demo"
 ROWS, WARM = 24, 1  #: samples in a step, and steps that warm up

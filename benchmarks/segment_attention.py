@@ -13,9 +13,9 @@ import report
 import torch
 from torch import Tensor
 
-from gym_torch.model.fused_attention import FLAGS, kernel
-from gym_torch.model.kernel_functions import Scores
-from gym_torch.model.segment_attention import piecewise
+from gym_torch.attention.fused_attention import FLAGS, kernel
+from gym_torch.attention.segment_attention import piecewise
+from gym_torch.kernels.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
 
 HEADS, KV_HEADS, DIM = 8, 4, 64

@@ -38,8 +38,8 @@ from gym_serve.contract import ModelSource, Request, Sampling
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.generation.generator import Generator
+from gym_torch.kernels.fused_modules import fuse
 from gym_torch.model.adapted import build_adapter
-from gym_torch.model.fused_modules import fuse
 
 CLIENTS, ROUNDS, RANK = 64, 4, 8
 LENGTH = (16, 96)  #: tokens of prompts, uniform

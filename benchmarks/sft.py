@@ -19,7 +19,7 @@ from peers.runs import fastest, run
 from peers.shape import SMALL
 from peers.supervised import Tuned, Tuning
 
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 
 ROWS, CUTOFF, WARM = 16, 1024, 1
 DATA = ("alpaca_en_demo", "glaive_toolcall_en_demo")

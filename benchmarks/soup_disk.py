@@ -20,7 +20,7 @@ from torch import Tensor
 import gym_deltasoup as soup
 from gym_deltasoup import Input, merge_artifacts
 from gym_testkit.tiny import write_model
-from gym_torch.model.memory_meter import Meter
+from gym_torch.memory.memory_meter import Meter
 
 HIDDEN, MIDDLE = 1024, 4864  #: of a model of 30 million parameters, most of them in the feed-forward layers
 PULL, NOISE = 0.02, 0.02  #: of each honest change: what all have in common, and what each has of its own

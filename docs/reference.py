@@ -36,13 +36,13 @@ from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Samp
 from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
+from gym_torch.kernels.kernel_functions import KernelFunctions, Scores
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel, Plain
-from gym_torch.model.kernel_functions import KernelFunctions, Scores
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.weight_codec import WeightCodec
 from gym_torch.observer import Observer, Progress
 from gym_torch.planners import PlannedRun, Plans
+from gym_torch.quantization.weight_codec import WeightCodec
 from gym_torch.source import Source, Step
 from gym_torch.trained_part import TrainedPart
 from gym_training_free import ChatBackend

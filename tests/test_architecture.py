@@ -21,7 +21,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
 ROOMS = (
+    "kernels",
+    "attention",
+    "memory",
+    "quantization",
     "model",
+    "compiled",
     "distributed",
     "generation",
     "loop",

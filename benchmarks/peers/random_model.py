@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 from peers.shape import SHAPE, SMALL
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -27,10 +27,10 @@ from gym_torch.loop.prepared_data import CheckedExamples
 from gym_torch.metrics import OF_THE_LOOP, Mean
 from gym_torch.model.adapted import Full
 from gym_torch.model.loading import LoadedModel, check_loaded
-from gym_torch.model.quantized_loading import codec_of
-from gym_torch.model.weight_codec import WeightCodec
 from gym_torch.objective import Objective
 from gym_torch.observer import Observer, Observers
+from gym_torch.quantization.loading import codec_of
+from gym_torch.quantization.weight_codec import WeightCodec
 from gym_torch.source import Dataset
 
 STEPS = {"max_steps": 1, "batch_size": 4, "save_every": 1}

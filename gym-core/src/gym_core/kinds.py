@@ -32,7 +32,7 @@ class Algorithm(Component):
 
 class Quantizer(Component):
     """Makes weights smaller. Section `quantization`. `build()` returns an object with `quantize(run, artifact, into) -> Artifact`
-    and `restore(artifact) -> array by name`, as computed with; at `load` a `gym_torch.model.weight_codec.WeightCodec`.
+    and `restore(artifact) -> array by name`, as computed with; at `load` a `gym_torch.quantization.weight_codec.WeightCodec`.
     """
 
     kind: ClassVar[str] = "quantizers"

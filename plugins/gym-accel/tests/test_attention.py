@@ -15,10 +15,10 @@ from gym_accel import FlashAttention2, FlashAttention3, FlexAttention, VarlenAtt
 from gym_accel.attention_functions import by_rows, flash_rows, varlen_rows
 from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
-from gym_torch.model import block_attention, segment_attention
-from gym_torch.model.fused_attention import CHOICES
-from gym_torch.model.kernel_functions import Scores
-from gym_torch.model.kernel_trials import TRIALS, with_gradients
+from gym_torch.attention import block_attention, segment_attention
+from gym_torch.attention.fused_attention import CHOICES
+from gym_torch.kernels.kernel_functions import Scores
+from gym_torch.kernels.kernel_trials import TRIALS, with_gradients
 from gym_torch.segment_spans import Spans
 
 LIBRARIES = FlashAttention2(), FlashAttention3(), VarlenAttention(), FlexAttention(mode="default")

@@ -18,7 +18,7 @@ LOADED = f"""
 from gym_accel import HubAttention
 made = HubAttention(repository="someone/their-attention", revision="{COMMIT}").build()
 import torch
-from gym_torch.model.kernel_functions import Scores
+from gym_torch.kernels.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
 query = torch.randn(1, 2, 5, 8)
 assert torch.equal(made.attention(query, query, query, Spans([5]), Scores(1.0)), query)

@@ -22,11 +22,11 @@ from gym_core import Run, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import architectures
 from gym_torch.batch import Piece
-from gym_torch.model.fused_modules import CHOICES
-from gym_torch.model.kernel_functions import KernelFunctions
-from gym_torch.model.kernel_trials import with_gradients
+from gym_torch.kernels.fused_modules import CHOICES
+from gym_torch.kernels.kernel_functions import KernelFunctions
+from gym_torch.kernels.kernel_trials import with_gradients
+from gym_torch.kernels.module_recognition import exact_turn
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.module_recognition import exact_turn
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 

@@ -16,8 +16,8 @@ from gym_core import GymError
 from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.batch import packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.adapted import AdaptedModel
-from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy

@@ -20,7 +20,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHConfig, 
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeConfig, Qwen3MoeExperts
 
 from gym_adapters.expert_lora_layer import LowRankExperts
-from gym_torch.model.expert_layer import grouped, runs_beside
+from gym_torch.quantization.expert_layer import grouped, runs_beside
 
 DIM, INNER, EXPERTS, CHOSEN = 32, 16, 5, 2
 EAGER = {"experts_implementation": "eager"}

@@ -12,9 +12,9 @@ from torch import nn
 from gym_adapters import LongLoRA
 from gym_adapters.tuners.longlora import grouped, shifted_attention
 from gym_core import GymError
+from gym_torch.attention.segment_attention import segment_attention
 from gym_torch.batch import packed, padded
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.segment_attention import segment_attention
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.segment_spans import Spans

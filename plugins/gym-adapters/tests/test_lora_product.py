@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_adapters import LoRA
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 
 BF16 = {"device_type": "cpu", "dtype": torch.bfloat16}
 

@@ -21,7 +21,7 @@ from gym_testkit.architectures import VOCABULARY
 from gym_torch.batch import packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import Generator
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy

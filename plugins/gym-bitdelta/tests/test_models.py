@@ -19,8 +19,8 @@ from gym_core.loading import load_component
 from gym_torch.checkpoints import load_delta
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import open_artifact
-from gym_torch.model.quantized_loading import quantize_in_place
-from gym_torch.model.quantized_weights import plain_state, stored_modules
+from gym_torch.quantization.loading import quantize_in_place
+from gym_torch.quantization.weights import plain_state, stored_modules
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 SMALL = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -24,7 +24,7 @@ from gym_deltasoup.sources.lora import factored
 from gym_deltasoup.sources.tensor_slices import tensors_of
 from gym_testkit.bench import fingerprint
 from gym_torch.checkpoints.open_artifact import open_artifact
-from gym_torch.model.memory_meter import Meter
+from gym_torch.memory.memory_meter import Meter
 
 
 @pytest.fixture

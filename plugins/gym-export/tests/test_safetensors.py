@@ -24,7 +24,7 @@ from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
 from gym_export.source import Source
 from gym_torch.model.adapted import Full, Plain
-from gym_torch.model.model_files import INDEX
+from gym_torch.model_files import INDEX
 
 torch.set_num_threads(1)
 TOKENS = torch.tensor([[5, 3, 8, 1, 9]])

@@ -22,10 +22,10 @@ from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan
 from gym_plan.skeleton import skeleton
 from gym_plan.trace import Trace
-from gym_torch.model import tiling
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.attention.segment_attention import NAME
+from gym_torch.memory import tiling
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.log_probs import declared_head
-from gym_torch.model.segment_attention import NAME
 from gym_torch.planners import PlannedRun, settle
 from gym_torch.policy import Policy
 

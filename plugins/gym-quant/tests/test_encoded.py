@@ -16,7 +16,7 @@ from gym_quant import FP8, HQQ, RTN, Encoded, Quanto
 from gym_testkit import warm
 from gym_testkit.bench import Bench
 from gym_torch.model import mapped_weights
-from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.quantization.weights import quantized_layers
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 

@@ -12,10 +12,10 @@ from gym_adapters import ExpertLoRA, LoRA
 from gym_core import Quantizer
 from gym_quant import HQQ, Bnb4bit, Bnb8bit
 from gym_torch import Transformers
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model import mapped_weights
 from gym_torch.model.empty_model import empty
-from gym_torch.model.gradient_checkpointing import recompute_layers
-from gym_torch.model.quantized_weights import stored_modules
+from gym_torch.quantization.weights import stored_modules
 
 TOKENS = torch.arange(3, 51).view(2, 24)
 SHAPE = Qwen3MoeConfig(

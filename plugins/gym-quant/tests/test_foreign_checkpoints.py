@@ -18,7 +18,7 @@ from gym_core import GymError
 from gym_testkit.bench import Bench
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import build_adapter
-from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.quantization.weights import quantized_layers
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 BLOCK = (16, 32)

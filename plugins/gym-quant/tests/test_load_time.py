@@ -25,7 +25,7 @@ from gym_testkit.bench import Bench
 from gym_torch.checkpoints.open_artifact import open_artifact, opened
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import AdaptedModel, adapt
-from gym_torch.model.quantized_weights import quantized_layers
+from gym_torch.quantization.weights import quantized_layers
 
 VARIANTS: list[Quantizer] = [
     Bnb4bit(),

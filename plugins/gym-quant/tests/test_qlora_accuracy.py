@@ -14,7 +14,7 @@ from gym_adapters import LoRA
 from gym_core import Quantizer
 from gym_quant import HQQ, Bnb4bit
 from gym_torch.model import mapped_weights
-from gym_torch.model.quantized_weights import stored_modules
+from gym_torch.quantization.weights import stored_modules
 
 SHAPE = Qwen3Config(
     vocab_size=32, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,

@@ -14,7 +14,7 @@ from gym_core import execute, load_recipe
 from gym_quant.load_time.bnb_4bit import Bnb4bitCodec
 from gym_quant.load_time.hqq import HqqCodec
 from gym_testkit.bench import Bench
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class KilledError(BaseException):

@@ -22,8 +22,8 @@ from gym_rewards.reward_names import named
 from gym_rl.reward_models import Model
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
-from gym_torch.model.quantized_weights import quantized_layers
 from gym_torch.model.scalar_head import FILE, ScalarHead
+from gym_torch.quantization.weights import quantized_layers
 
 torch.set_num_threads(1)
 

@@ -39,8 +39,8 @@ from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator, complete
 from gym_torch.generation.prefill import Begun
-from gym_torch.model import fused_ops
-from gym_torch.model.patched_forward import plain
+from gym_torch.kernels import fused_ops
+from gym_torch.patched_forward import plain
 
 LONGEST = 16
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "a", "3 + 4?"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_torch.model.context_parallel import ContextGroup
+from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.policy import Policy
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from gym_torch.model import cached_attention, few_row_products
+from gym_torch.attention import cached_attention
+from gym_torch.kernels import few_row_products
 
 PROMPTS = [[number % 49 + 1 for number in range(start, start * 2 + 3)] for start in (1, 7, 3, 12, 5, 2, 9, 4)]
 

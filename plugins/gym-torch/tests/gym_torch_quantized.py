@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gym_torch.kinds import LoadTimeQuantizer
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 ALIVE: list[Any] = []  #: what was encoded, as far as it is still in memory
 

@@ -16,7 +16,7 @@ from gym_testkit import families
 from gym_testkit.architectures import write_mixture
 from gym_torch import Transformers
 from gym_torch.batch import Batch, alone, packed, padded
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.policy import Policy

@@ -16,7 +16,7 @@ from gym_torch.generation import generator
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.generator import Generator
-from gym_torch.model import few_row_products
+from gym_torch.kernels import few_row_products
 
 
 class Casts(TorchDispatchMode):

@@ -14,9 +14,11 @@ from gym_adapters import LoRA
 from gym_core import Run
 from gym_core.record import RunRecord
 from gym_torch.compile_ahead import TRIAL, has_room, said
+from gym_torch.compiled import ahead_of_time, compiled_code
+from gym_torch.compiled.compiling import Trial
+from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
-from gym_torch.model import ahead_of_time, compiled_code, onednn_linear
-from gym_torch.model.compiling import Trial
+from gym_torch.model import frozen_products
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
 
@@ -97,7 +99,7 @@ def test_products_of_one_dnn_do_not_depend_on_whether_layers_will_be_compiled(
         output.mkdir()
         RunRecord(output / "run.json").update(**{RECORD: step and {"from_step": step}})
         train(make_run(model_path, output, sections=sections, max_steps=3))
-        assert RunRecord(output / "run.json").read()[onednn_linear.RECORD] is True
+        assert RunRecord(output / "run.json").read()[frozen_products.RECORD] is True
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from gym_data.provenance import maker
 from gym_testkit import architectures
 from gym_torch.compile_ahead import wanted
-from gym_torch.model import ahead_of_time, compiled_code, precision_probe
-from gym_torch.model.compiling import Layers
-from gym_torch.model.gradient_checkpointing import recomputable
-from gym_torch.model.layer_code import UnfitError
-from gym_torch.model.layer_description import described, made_by
-from gym_torch.model.layer_state import LayerState
+from gym_torch.compiled import ahead_of_time, compiled_code
+from gym_torch.compiled.compiling import Layers
+from gym_torch.compiled.layer_code import UnfitError
+from gym_torch.compiled.layer_description import described, made_by
+from gym_torch.compiled.layer_state import LayerState
+from gym_torch.kernels import precision_probe
+from gym_torch.memory.gradient_checkpointing import recomputable
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.segment_spans import Spans

@@ -18,12 +18,12 @@ from transformers import PreTrainedModel
 from gym_core import GymError, RecipeError
 from gym_testkit import architectures
 from gym_torch import DDP, FSDP
+from gym_torch.attention.context_parallel import ContextGroup
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import packed, padded
 from gym_torch.distributed.context_parallel import check_dropout, check_model
-from gym_torch.model.context_parallel import ContextGroup
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.segment_attention import NAME
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gym_testkit.architectures import build
+from gym_torch.attention.cached_attention import places_of
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.few_rows import FewRows
-from gym_torch.model import decoding_kernels, few_row_products, onednn_linear
-from gym_torch.model.cached_attention import places_of
-from gym_torch.model.decoding_kernels import Kernel
-from gym_torch.model.kernel_functions import Kept, KernelFunctions, Scores
+from gym_torch.kernels import decoding_kernels, few_row_products, onednn_linear
+from gym_torch.kernels.decoding_kernels import Kernel
+from gym_torch.kernels.kernel_functions import Kept, KernelFunctions, Scores
 
 #: By precision, how far a result may be off, relative: the rounding of sums in fp32, and its own.
 OFF = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8 + 1e-6}

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from gym_core import GymError
 from gym_testkit import families
+from gym_torch.attention.segment_attention import NAME, segment_attention
 from gym_torch.model.layout_support import fit
-from gym_torch.model.segment_attention import NAME, segment_attention
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 from gym_torch.segment_spans import Spans
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gym_testkit import architectures
-from gym_torch import native_code
+from gym_torch.attention import fused_attention, segment_attention
+from gym_torch.attention.fused_attention import FLAGS, SOURCE, Kernel
 from gym_torch.batch import packed, padded
-from gym_torch.model import fused_attention, fused_modules, segment_attention
-from gym_torch.model.fused_attention import FLAGS, SOURCE, Kernel
-from gym_torch.model.kernel_functions import Scores
+from gym_torch.kernels import fused_modules, native_code
+from gym_torch.kernels.kernel_functions import Scores
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 from gym_torch.segment_spans import Spans

@@ -15,18 +15,17 @@ from torch.nn.functional import gelu, silu
 from gym_adapters import LoRA
 from gym_core import GymError
 from gym_testkit import architectures
-from gym_torch import native_code
 from gym_torch.batch import packed
-from gym_torch.model import fused_modules, fused_ops
-from gym_torch.model.fused_modules import fuse
-from gym_torch.model.fused_ops import Kernel, gated, label_scores, rms_norm, rotate
-from gym_torch.model.gradient_checkpointing import recompute_layers
-from gym_torch.model.kernel_trials import with_gradients
+from gym_torch.kernels import fused_modules, fused_ops, native_code
+from gym_torch.kernels.fused_modules import fuse
+from gym_torch.kernels.fused_ops import Kernel, gated, label_scores, rms_norm, rotate
+from gym_torch.kernels.kernel_trials import with_gradients
+from gym_torch.kernels.module_recognition import exact_turn
+from gym_torch.memory.gradient_checkpointing import recompute_layers
+from gym_torch.memory.tiling import tile
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.module_recognition import exact_turn
-from gym_torch.model.patched_forward import plain
-from gym_torch.model.tiling import tile
 from gym_torch.packing import PACKED
+from gym_torch.patched_forward import plain
 from gym_torch.policy import Policy
 
 FP32, BF16 = torch.float32, torch.bfloat16

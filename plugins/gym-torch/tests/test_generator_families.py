@@ -8,11 +8,13 @@ from gym_torch_decoding import PROMPTS, BareTokenizer, one_by_one
 
 from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, build, ready
+from gym_torch.attention import cached_attention
 from gym_torch.generation import cache_support
 from gym_torch.generation.cache_support import way_of
 from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.shared_prefixes import shares
-from gym_torch.model import cached_attention, few_row_products, layout_support
+from gym_torch.kernels import few_row_products
+from gym_torch.model import layout_support
 from gym_torch.model.layout_support import fit, in_small
 from gym_torch.packing import PACKED
 

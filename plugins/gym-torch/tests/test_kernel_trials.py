@@ -18,8 +18,8 @@ from torch.nn.functional import silu
 
 from gym_core import PluginError
 from gym_torch import KernelLibrary, kernel_libraries
-from gym_torch.model.kernel_functions import KernelFunctions
-from gym_torch.model.kernel_trials import TRIALS, Choices, Trial, Work, with_gradients
+from gym_torch.kernels.kernel_functions import KernelFunctions
+from gym_torch.kernels.kernel_trials import TRIALS, Choices, Trial, Work, with_gradients
 
 GIVEN = [torch.randn(8, 16, generator=torch.Generator().manual_seed(number)) for number in range(3)]
 

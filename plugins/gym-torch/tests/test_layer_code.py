@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 
 from gym_testkit import architectures
 from gym_torch.batch import packed
-from gym_torch.model import ahead_of_time, compiled_code
-from gym_torch.model.compiling import Layers
-from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
-from gym_torch.model.layer_calls import calls
-from gym_torch.model.layer_code import CompiledForward, UnfitError
-from gym_torch.model.layer_export import export
+from gym_torch.compiled import ahead_of_time, compiled_code
+from gym_torch.compiled.compiling import Layers
+from gym_torch.compiled.layer_calls import calls
+from gym_torch.compiled.layer_code import CompiledForward, UnfitError
+from gym_torch.compiled.layer_export import export
+from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.log_probs import head_of
 from gym_torch.packing import PACKED
@@ -282,5 +282,5 @@ def test_a_layer_that_cannot_be_compiled_says_why(what: str, tmp_path: Path, mon
             layer.mlp.act_fn = torch.nn.Dropout(0.5)
             ahead_of_time.compare(layer, alike, False, None)  # type: ignore[arg-type]
         else:
-            monkeypatch.setattr("gym_torch.model.layer_export._compile", lambda *_: None)
+            monkeypatch.setattr("gym_torch.compiled.layer_export._compile", lambda *_: None)
             export(alike, False, tmp_path)

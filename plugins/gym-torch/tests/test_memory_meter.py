@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gym_torch.model.memory_meter import Meter
+from gym_torch.memory.memory_meter import Meter
 
 
 def test_the_meter_sees_what_is_taken() -> None:

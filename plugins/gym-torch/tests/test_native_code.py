@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gym_torch import native_code
-from gym_torch.model import fused_ops
+from gym_torch.kernels import fused_ops, native_code
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,8 @@ def test_a_compiler_that_does_not_run_is_none(source: Path, tmp_path: Path, monk
 @pytest.mark.parametrize("kept", [0, 2000, -100])
 def test_a_library_that_is_damaged_is_compiled_again(source: Path, tmp_path: Path, kept: int) -> None:
     """A process maps what it loads: where the end of the file is missing it is killed, so others than this one load it."""
-    asked = f"from gym_torch.native_code import library; from pathlib import Path; print(library(Path({str(source)!r})).answer())"
+    imports = "from pathlib import Path; from gym_torch.kernels.native_code import library"
+    asked = f"{imports}; print(library(Path({str(source)!r})).answer())"
 
     def answer() -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)

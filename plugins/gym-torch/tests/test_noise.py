@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from gym_torch import Transformers
+from gym_torch.attention.segment_attention import NAME, NO_MASK
 from gym_torch.batch import Batch, packed, padded
 from gym_torch.model.neftune import Noise
-from gym_torch.model.segment_attention import NAME, NO_MASK
 from gym_torch.policy import Policy, evaluating
 
 DIM = 16

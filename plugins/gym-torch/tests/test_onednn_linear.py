@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gym_torch.model import onednn_linear
+from gym_torch.kernels import onednn_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])

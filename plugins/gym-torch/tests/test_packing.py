@@ -16,9 +16,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModelForCausalLM
 
 from gym_testkit import architectures
+from gym_torch.attention.segment_attention import NAME, segment_attention
 from gym_torch.batch import packed, padded
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.segment_attention import NAME, segment_attention
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 from gym_torch.segment_spans import Spans

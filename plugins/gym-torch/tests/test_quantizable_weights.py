@@ -19,8 +19,8 @@ from gym_torch import Transformers
 from gym_torch.model.adapted import adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.quantizable_weights import left_over, to_quantize
-from gym_torch.model.quantized_weights import plain_state, quantized_layers, stored_modules
+from gym_torch.quantization.quantizable_weights import left_over, to_quantize
+from gym_torch.quantization.weights import plain_state, quantized_layers, stored_modules
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 GPT2 = [

@@ -22,8 +22,8 @@ from gym_torch import Transformers
 from gym_torch.model.adapted import Full, adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel, load_frozen
-from gym_torch.model.quantized_weights import QuantizedLinear, plain_state, quantized_layers
 from gym_torch.packing import PADDED
+from gym_torch.quantization.weights import QuantizedLinear, plain_state, quantized_layers
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
 

@@ -15,10 +15,10 @@ from torch.nn.functional import dropout
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_testkit.architectures import SHAPE
-from gym_torch.model import fused_modules, fused_ops
-from gym_torch.model.fused_modules import fuse
-from gym_torch.model.module_recognition import exact_turn
-from gym_torch.model.patched_forward import plain, takes_one
+from gym_torch.kernels import fused_modules, fused_ops
+from gym_torch.kernels.fused_modules import fuse
+from gym_torch.kernels.module_recognition import exact_turn
+from gym_torch.patched_forward import plain, takes_one
 
 GIVEN = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 

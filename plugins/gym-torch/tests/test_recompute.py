@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import LoRA
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import packed
+from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
 from gym_torch.model.adapted import adapt
-from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
 from gym_torch.model.log_probs import declared_head
-from gym_torch.model.segment_attention import NAME
 from gym_torch.policy import Policy
 
 EVERY: list[Any] = [False, True, 2, 3, "selective", "tiled", "offload"]

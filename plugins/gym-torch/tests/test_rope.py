@@ -18,6 +18,7 @@ from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_export import SafetensorsExporter
 from gym_torch import Transformers
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Piece, alone, packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.config import Further, RopeScaling
@@ -25,7 +26,6 @@ from gym_torch.model.adapted import adapt
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.loading import load_frozen
 from gym_torch.model.rope_scaling import scale, steady
-from gym_torch.model.segment_attention import NAME
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference

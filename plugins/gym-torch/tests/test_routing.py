@@ -23,8 +23,8 @@ from gym_core import GymError
 from gym_data.tokenizer import Tokenizer
 from gym_torch.batch import Batch, Piece
 from gym_torch.generation.generator import Generator
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.expert_routing import FREE, Routers, lay_out
-from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy

@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from gym_testkit import architectures
 from gym_torch.batch import packed
+from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.shared_input_casts import share_casts
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 

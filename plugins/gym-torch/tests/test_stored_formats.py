@@ -22,8 +22,8 @@ from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import adapt
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.quantized_weights import quantized_layers
-from gym_torch.model.stored_formats import FORMATS, format_of
+from gym_torch.quantization.stored_formats import FORMATS, format_of
+from gym_torch.quantization.weights import quantized_layers
 
 GROUP = 16
 Codes = npt.NDArray[np.int64]

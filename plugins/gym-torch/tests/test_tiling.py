@@ -17,12 +17,12 @@ from gym_torch_plans import EXPERTS, QWEN
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import packed
-from gym_torch.model import tiling
-from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
+from gym_torch.memory import tiling
+from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
+from gym_torch.memory.offloading import away
 from gym_torch.model.log_probs import declared_head
-from gym_torch.model.offloading import away
-from gym_torch.model.segment_attention import NAME
 from gym_torch.policy import Policy
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 1000}
@@ -112,7 +112,7 @@ def test_what_was_away_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
 
 def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     """The most that a file may hold stands for a disk that has no more room."""
-    script = f"import resource, signal, torch\nfrom gym_torch.model.offloading import away\n{FULL}"
+    script = f"import resource, signal, torch\nfrom gym_torch.memory.offloading import away\n{FULL}"
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, text=True,
                           capture_output=True, check=False)  # fmt: skip
     assert "cannot be put on the disk" in done.stderr and str(tmp_path) in done.stderr and "TMPDIR" in done.stderr
@@ -120,7 +120,7 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 FREED = """
 import psutil, sys, torch
-from gym_torch.model.malloc import give_back_freed
+from gym_torch.memory.malloc import give_back_freed
 own = psutil.Process().memory_info
 if sys.argv[1] == "yes":
     give_back_freed()

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from gym_accel import FlashAttention, FlexAttention, VarlenAttention
-from gym_torch.model import block_attention
-from gym_torch.model.kernel_functions import KernelFunctions, Scores
+from gym_torch.attention import block_attention
+from gym_torch.kernels.kernel_functions import KernelFunctions, Scores
 from gym_torch.segment_spans import Bounds, Spans
 
 SHARES = "enable_gqa" in signature(varlen_attn).parameters  #: whether heads of queries may share one of keys and values

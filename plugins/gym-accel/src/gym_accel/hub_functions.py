@@ -8,7 +8,7 @@ from typing import Any
 from gym_accel import HubAttention
 from gym_accel.attention_functions import CUDA, HALF, by_rows, flash_rows
 from gym_core import GymError
-from gym_torch.model.kernel_functions import KernelFunctions
+from gym_torch.kernels.kernel_functions import KernelFunctions
 
 
 def attention(config: HubAttention) -> KernelFunctions:

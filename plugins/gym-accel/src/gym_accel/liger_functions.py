@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gym_accel import Liger
-from gym_torch.model.kernel_functions import KernelFunctions
+from gym_torch.kernels.kernel_functions import KernelFunctions
 
 
 def functions(config: Liger) -> KernelFunctions:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gym_accel import Triton, triton_kernels
-from gym_torch.model.kernel_functions import KernelFunctions
+from gym_torch.kernels.kernel_functions import KernelFunctions
 
 PROGRAMS = 256  #: most parts of the gradient of a norm's weight
 PART = 1024  #: numbers of a row that a program of a gate computes

@@ -15,7 +15,7 @@ from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gym_torch.model.expert_layer import Update, mixed
+from gym_torch.quantization.expert_layer import Update, mixed
 
 NAME = "default"  #: of the adapter, for peft
 RANKS = 8  #: numbers that make up whole grains in any precision

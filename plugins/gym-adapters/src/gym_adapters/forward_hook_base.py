@@ -23,7 +23,7 @@ from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact
 from gym_core import Artifact
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
-from gym_torch.model.quantized_weights import plain_state
+from gym_torch.quantization.weights import plain_state
 
 Options = TypeVar("Options", bound=Adapter)
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from gym_torch.model.kernel_trials import watched
-from gym_torch.model.patched_forward import plain, replace
-from gym_torch.model.shared_input_casts import LastCast
+from gym_torch.kernels.kernel_trials import watched
+from gym_torch.kernels.shared_input_casts import LastCast
+from gym_torch.patched_forward import plain, replace
 
 
 def join_products(model: nn.Module) -> None:

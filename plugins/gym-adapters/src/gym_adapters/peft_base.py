@@ -26,7 +26,7 @@ from gym_core import Artifact, GymError
 from gym_torch.console import warn
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.mapped_weights import release
-from gym_torch.model.quantized_weights import plain_state, stored_modules
+from gym_torch.quantization.weights import plain_state, stored_modules
 
 Options = TypeVar("Options", bound=PeftOptions)
 CHANGED = (BaseTunerLayer, AuxiliaryTrainingWrapper)  #: what peft puts in the place of a module

@@ -20,8 +20,8 @@ from gym_adapters.config.base import VirtualTokenOptions
 from gym_adapters.forward_hook_base import Handle, HookAdapter
 from gym_adapters.switch_attention import attend_by, shape_of
 from gym_core import GymError
+from gym_torch.attention.segment_attention import segment_attention
 from gym_torch.model.adapted import Plain
-from gym_torch.model.segment_attention import segment_attention
 from gym_torch.policy import evaluating
 from gym_torch.segment_spans import Spans
 
@@ -42,7 +42,7 @@ def virtual_attention(
     spans: Spans | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend to virtual tokens before everything else; the rest is `gym_torch.model.segment_attention.segment_attention`.
+    """Attend to virtual tokens before everything else; the rest is `gym_torch.attention.segment_attention.segment_attention`.
 
     Args:
         module: the attention layer.

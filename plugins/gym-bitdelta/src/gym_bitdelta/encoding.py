@@ -26,9 +26,9 @@ from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model.decoder_layers import layers_of
-from gym_torch.model.expert_layer import runs_beside
 from gym_torch.model.mapped_weights import release
-from gym_torch.model.quantizable_weights import EXPERTS
+from gym_torch.quantization.expert_layer import runs_beside
+from gym_torch.quantization.quantizable_weights import EXPERTS
 
 
 class Role(NamedTuple):

@@ -14,9 +14,9 @@ from gym_bitdelta.delta.header import Dense
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_core import GymError
-from gym_torch.model.quantized_loading import quantize_in_place, quantize_layer
-from gym_torch.model.quantized_weights import plain_state
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.loading import quantize_in_place, quantize_layer
+from gym_torch.quantization.weight_codec import WeightCodec
+from gym_torch.quantization.weights import plain_state
 
 TOKENS = torch.tensor([[1, 2, 3], [7, 1, 49]])
 EMBEDDING = "model.embed_tokens.weight"

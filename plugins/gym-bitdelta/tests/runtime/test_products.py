@@ -14,7 +14,7 @@ from gym_bitdelta.runtime.kernel_layout import empty
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant import prepare
 from gym_core import GymError
-from gym_torch import native_code
+from gym_torch.kernels import native_code
 
 KERNELS = [*(c_products.library().names if c_products.library() else ()), "torch"]
 OUT, IN = 70, 130  #: neither a multiple of a tile nor of a word

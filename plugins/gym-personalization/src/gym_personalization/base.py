@@ -19,13 +19,13 @@ from gym_torch.distributed.accelerator import new_accelerator
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop import checks
+from gym_torch.memory.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
-from gym_torch.model.gradient_checkpointing import LONG, recompute_layers
+from gym_torch.model.frozen_products import speed_up_where_it_pays
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.onednn_linear import speed_up_where_it_pays
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import ALONE
 from gym_torch.policy import Policy

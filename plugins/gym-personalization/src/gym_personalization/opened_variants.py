@@ -26,8 +26,8 @@ from gym_torch.checkpoints.base_fingerprint import check_base
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.checkpoints.tokenizer_files import BESIDE, copy_tokenizer
+from gym_torch.kernels.precision_probe import device
 from gym_torch.model import mapped_weights
-from gym_torch.model.precision_probe import device
 from gym_torch.model.stop_tokens import stops
 
 Prompt = str | Sequence[Mapping[str, Any]]

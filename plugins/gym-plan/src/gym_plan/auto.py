@@ -15,7 +15,7 @@ from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import full_batch, longest, of_examples
 from gym_torch.batch import Batch
-from gym_torch.model.gradient_checkpointing import Policy
+from gym_torch.memory.gradient_checkpointing import Policy
 from gym_torch.planners import AUTO, PlannedRun
 
 SMALLEST = 512

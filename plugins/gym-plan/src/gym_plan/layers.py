@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.parameter_groups import groups_of
-from gym_torch.model.quantized_weights import stored_modules
+from gym_torch.quantization.weights import stored_modules
 
 _SCALARS = (bool, int, float, str, type(None))
 

@@ -14,7 +14,7 @@ from gym_plan.rate import rate
 from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 from gym_torch.model.adapted import stored_dtype
 from gym_torch.observer import steps_of
 

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from gym_torch.model.precision_probe import device, remembered
+from gym_torch.kernels.precision_probe import device, remembered
 
 ROWS = 128
 WIDEST = 512  #: wider layers are judged by a trial of this width, so that it takes a moment only

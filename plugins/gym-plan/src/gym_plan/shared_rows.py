@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from gym_core import Recipe
+from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.distributed.context_parallel import check_model
 from gym_torch.kinds import TorchStrategy, part
-from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.model.loading import LoadedModel
 
 

@@ -22,10 +22,10 @@ from gym_plan.shared_rows import sharing
 from gym_torch.batch import Batch
 from gym_torch.config import Further, torch_algorithm
 from gym_torch.kinds import Adapter, TorchBackend, part
+from gym_torch.memory.gradient_checkpointing import every, recompute_layers
 from gym_torch.model.adapted import AdaptedModel, Full, adapt
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.empty_model import NoDrawing
-from gym_torch.model.gradient_checkpointing import every, recompute_layers
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.rope_scaling import longest
 from gym_torch.model.scalar_head import freeze_lm_head

@@ -18,12 +18,12 @@ from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, 
 from gym_torch.console import say
 from gym_torch.contribution import Parts
 from gym_torch.distributed.collectives import gathered
+from gym_torch.kernels.precision_probe import device_name
 from gym_torch.kinds import LoadTimeQuantizer, TorchBackend, part
 from gym_torch.loop.job import Job
-from gym_torch.model.precision_probe import device_name
-from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.packing import Ints
 from gym_torch.policy import Policy
+from gym_torch.quantization.weights import stored_modules
 from gym_torch.reference import Reference, Scorer
 from gym_torch.source import Dataset, Examples, Step, share
 

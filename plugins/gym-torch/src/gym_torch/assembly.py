@@ -18,6 +18,7 @@ from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.checkpoints.resuming import conditions_of, go_on
 from gym_torch.checkpoints.saving import Results
 from gym_torch.compile_ahead import changeover_of
+from gym_torch.compiled import compiling
 from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
@@ -34,14 +35,15 @@ from gym_torch.loop.optimizer import optimizer_of
 from gym_torch.loop.prepared_data import described, prepare
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_eval_parity import check_same_in_training
-from gym_torch.model import compiling, memory_meter, stop_tokens
+from gym_torch.memory import memory_meter
+from gym_torch.memory.gradient_checkpointing import recompute_layers
+from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.gradient_checkpointing import recompute_layers
+from gym_torch.model.frozen_products import speed_up_where_it_pays
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.neftune import Noise
-from gym_torch.model.onednn_linear import speed_up_where_it_pays
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress

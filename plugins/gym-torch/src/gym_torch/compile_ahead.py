@@ -25,14 +25,16 @@ from torch import nn
 
 from gym_core import PluginError, Run, load_recipe
 from gym_core.record import Unwritten
+from gym_torch.compiled import compiled_code
+from gym_torch.compiled.compiling import Layers, Trial
+from gym_torch.compiled.layer_calls import ROWS
 from gym_torch.config import torch_algorithm
+from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
-from gym_torch.model import compiled_code, onednn_linear
+from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
+from gym_torch.model import frozen_products
 from gym_torch.model.adapted import adapt
-from gym_torch.model.compiling import Layers, Trial
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.gradient_checkpointing import recomputable, recompute_layers
-from gym_torch.model.layer_calls import ROWS
 from gym_torch.policy import Policy
 
 LONG = 900.0  #: seconds of training from which on `auto` tries whether compiled layers are faster
@@ -187,8 +189,8 @@ def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
     recompute_layers(adapted.model, recomputed)
     bf16 = loaded.precision == "bf16"
     Policy(adapted.model, bf16).train()
-    if told.read().get(onednn_linear.RECORD):  # what compiled layers are compared with
-        onednn_linear.speed_up(onednn_linear.below(adapted.model, adapted))
+    if told.read().get(frozen_products.RECORD):  # what compiled layers are compared with
+        onednn_linear.speed_up(frozen_products.below(adapted.model, adapted))
     return Layers(adapted.model, loaded.layout, bf16, recomputed)
 
 

@@ -11,6 +11,7 @@ from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import package_of
+from gym_torch.kernels.openmp import wait_passively
 from gym_torch.kinds import (
     Adapter,
     KernelLibrary,
@@ -21,7 +22,6 @@ from gym_torch.kinds import (
     no_quantized_model,
     part,
 )
-from gym_torch.openmp import wait_passively
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
 

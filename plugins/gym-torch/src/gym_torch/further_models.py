@@ -9,12 +9,12 @@ from gym_core.component import load_object
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.gradient_checkpointing import recompute_layers
 from gym_torch.model.loading import LoadedModel, check_loaded
-from gym_torch.model.model_files import PATH
 from gym_torch.model.rope_scaling import longest
+from gym_torch.model_files import PATH
 
 
 @dataclass(frozen=True)

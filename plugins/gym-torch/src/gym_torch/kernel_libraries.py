@@ -10,10 +10,11 @@ from dataclasses import replace
 from gym_core import Run
 from gym_data.provenance import identity
 from gym_optim.promises import promised
+from gym_torch.attention import cached_attention, fused_attention
 from gym_torch.console import warn
+from gym_torch.kernels import few_row_products, fused_modules
+from gym_torch.kernels.kernel_functions import KernelFunctions
 from gym_torch.kinds import KernelLibrary, TorchBackend
-from gym_torch.model import cached_attention, few_row_products, fused_attention, fused_modules
-from gym_torch.model.kernel_functions import KernelFunctions
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class TorchBackend(Backend):
 class KernelLibrary(Held):
     """Functions that compute what layers do, faster than torch on some device: named in `model.kernels`, and tried before use.
 
-    `build()` returns a `gym_torch.model.kernel_functions.KernelFunctions`. For each function, size and precision a run compares
+    `build()` returns a `gym_torch.kernels.kernel_functions.KernelFunctions`. For each function, size and precision a run compares
     values, gradients and times with torch and float64, and takes the fastest that is as exact as torch, or torch; `run.json` says
     what was found.
     """
@@ -102,7 +102,7 @@ class KernelLibrary(Held):
 
 
 class LoadTimeQuantizer(Quantizer):
-    """Base of every quantizer for `model.quantization`. `build()` returns a `gym_torch.model.weight_codec.WeightCodec`."""
+    """Base of every quantizer for `model.quantization`. `build()` returns a `gym_torch.quantization.weight_codec.WeightCodec`."""
 
     moment: ClassVar[str] = "load"
 

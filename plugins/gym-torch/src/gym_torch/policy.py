@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import PluginError
+from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
-from gym_torch.model.context_parallel import ContextGroup
-from gym_torch.model.fused_modules import fuse
+from gym_torch.kernels.fused_modules import fuse
+from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.hidden_states import hidden_states, shared_states
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
-from gym_torch.model.shared_input_casts import share_casts
 
 B = TypeVar("B", bound=Batch)
 

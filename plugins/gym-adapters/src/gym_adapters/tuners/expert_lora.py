@@ -13,8 +13,8 @@ from gym_adapters.expert_lora_layer import LowRankExperts
 from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import split, within
 from gym_core import GymError
-from gym_torch.model.expert_layer import runs_beside
-from gym_torch.model.quantized_experts import seen_as_parameters
+from gym_torch.quantization.expert_layer import runs_beside
+from gym_torch.quantization.experts import seen_as_parameters
 
 
 class ExpertLoraAdapter(PeftAdapter[ExpertLoRA]):

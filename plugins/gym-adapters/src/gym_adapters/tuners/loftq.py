@@ -23,7 +23,7 @@ from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.tuners.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
-from gym_torch.model.quantized_weights import quantized
+from gym_torch.quantization.weights import quantized
 from gym_torch.trained_part import FirstStepBatch
 
 MARK, BEGAN = "loftq.", "began."  #: begin the names of what the base was quantized beside, and of what A and B began as

@@ -18,8 +18,8 @@ from gym_adapters.switch_attention import attend_by, shape_of
 from gym_adapters.target_modules import norm_names, split
 from gym_adapters.tuners.lora import LoraAdapter
 from gym_core import GymError
+from gym_torch.attention.segment_attention import segment_attention
 from gym_torch.model.adapted import Plain
-from gym_torch.model.segment_attention import segment_attention
 from gym_torch.segment_spans import Spans
 
 NAME = "gym_shifted"

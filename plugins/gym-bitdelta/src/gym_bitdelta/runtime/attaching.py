@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.runtime.layers import Layer, Linear, Lookup, Norm
 from gym_bitdelta.runtime.row_tenants import Names
-from gym_torch.model.quantized_weights import Stored
+from gym_torch.quantization.weights import Stored
 
 PROBED = 3  #: tokens of a row that shows how inputs are laid out
 

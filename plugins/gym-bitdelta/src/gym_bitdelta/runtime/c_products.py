@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gym_bitdelta.runtime.kernel_layout import LANES, WORD, Field
 from gym_core import GymError
-from gym_torch import native_code
+from gym_torch.kernels import native_code
 
 SOURCE = Path(__file__).with_name("planes.c")
 

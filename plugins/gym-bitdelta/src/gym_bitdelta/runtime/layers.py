@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from gym_bitdelta.runtime.row_tenants import Mixture, Names, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, few_rows
 from gym_core import GymError
-from gym_torch.model.quantized_weights import Stored
+from gym_torch.quantization.weights import Stored
 
 
 class Layer:

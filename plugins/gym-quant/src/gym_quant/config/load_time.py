@@ -12,7 +12,7 @@ from gym_torch.kinds import LoadTimeQuantizer
 
 
 class LoadTime(LoadTimeQuantizer):
-    """Base of quantizers for `model.quantization`: subclass it, point at a codec of `gym_torch.model.quantized_weights`."""
+    """Base of quantizers for `model.quantization`: subclass it, point at a codec of `gym_torch.quantization.weights`."""
 
     library: ClassVar[str] = ""
     """Module that encodes and decodes, of the extra of the same name as `extra`."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gym_quant.config.bnb_4bit import NESTED, Bnb4bit
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class Bnb4bitCodec(WeightCodec):

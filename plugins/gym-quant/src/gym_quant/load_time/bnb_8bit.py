@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_quant.config.bnb_8bit import Bnb8bit
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class Bnb8bitCodec(WeightCodec):

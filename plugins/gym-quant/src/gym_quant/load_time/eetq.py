@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 
 from gym_core import GymError
 from gym_quant.config.eetq import EETQ
-from gym_torch.model.weight_codec import WeightCodec, decoded
+from gym_torch.quantization.weight_codec import WeightCodec, decoded
 
 
 class EetqCodec(WeightCodec):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gym_quant.config.hqq import HQQ
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class HqqCodec(WeightCodec):

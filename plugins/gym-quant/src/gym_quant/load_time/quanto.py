@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gym_quant.config.quanto import Quanto
 from gym_quant.load_time.fp8_zero_rows import zeros_kept
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 TYPES = {"int2": "qint2", "int4": "qint4", "int8": "qint8", "float8": "qfloat8_e4m3fn"}
 BITS = {"int2": 2, "int4": 4}

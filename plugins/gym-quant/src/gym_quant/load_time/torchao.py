@@ -18,7 +18,7 @@ from torchao.quantization import (
 
 from gym_quant.config.torchao import TorchAO
 from gym_quant.load_time.fp8_zero_rows import zeros_kept
-from gym_torch.model.weight_codec import WeightCodec
+from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class TorchAoCodec(WeightCodec):

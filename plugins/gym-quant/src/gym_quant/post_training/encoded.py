@@ -18,9 +18,9 @@ from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
 from gym_torch.model.decoder_layers import layers_of
-from gym_torch.model.quantized_loading import told_of
-from gym_torch.model.quantized_weights import QuantizedMatrix, plain_state, quantized_layers
-from gym_torch.model.stored_formats import GYM
+from gym_torch.quantization.loading import told_of
+from gym_torch.quantization.stored_formats import GYM
+from gym_torch.quantization.weights import QuantizedMatrix, plain_state, quantized_layers
 
 
 class EncodedQuantizer(PostTrainingQuantizer):

@@ -32,8 +32,10 @@ from gym_torch.checkpoints.max_kl import check_kl
 from gym_torch.checkpoints.open_artifact import quantized_from
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
-from gym_torch.model import fingerprint, malloc, mapped_weights, precision_probe
-from gym_torch.model.memory_meter import Meter
+from gym_torch.kernels import precision_probe
+from gym_torch.memory import malloc
+from gym_torch.memory.memory_meter import Meter
+from gym_torch.model import fingerprint, mapped_weights
 
 SHARD = int(5e9)  #: most bytes of a file of weights
 BETTER = "more bits, smaller groups or another method: `gym quantize RUN --with gptq`; what was trained is there"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from gym_torch.model.expert_layer import runs_beside
+from gym_torch.quantization.expert_layer import runs_beside
 
 UNUSED = {
     "has_bias",

@@ -34,13 +34,13 @@ from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rewards.reward import RewardInput
 from gym_torch.batch import Piece, padded
 from gym_torch.checkpoints.open_artifact import CERTIFICATE, open_artifact
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import read_model
-from gym_torch.model.model_files import check_weights
-from gym_torch.model.quantizable_weights import tell
 from gym_torch.model.scalar_head import ScalarHead
+from gym_torch.model_files import check_weights
+from gym_torch.quantization.quantizable_weights import tell
 
 if TYPE_CHECKING:
     from gym_rl.reward_models import Model, ProcessModel

@@ -23,8 +23,8 @@ from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
-from gym_torch.model.fused_modules import fuse
-from gym_torch.model.precision_probe import device
+from gym_torch.kernels.fused_modules import fuse
+from gym_torch.kernels.precision_probe import device
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in

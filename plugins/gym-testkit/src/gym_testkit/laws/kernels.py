@@ -13,9 +13,9 @@ from torch.nn.functional import gelu, one_hot, silu
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
+from gym_torch.attention.cached_attention import places_of
+from gym_torch.kernels.kernel_functions import Kept, KernelFunctions, Scores
 from gym_torch.kinds import KernelLibrary
-from gym_torch.model.cached_attention import places_of
-from gym_torch.model.kernel_functions import Kept, KernelFunctions, Scores
 from gym_torch.segment_spans import Spans
 
 laws = laws_of("kernels", "kernel")

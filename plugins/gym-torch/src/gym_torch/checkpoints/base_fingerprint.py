@@ -13,7 +13,7 @@ from gym_core.files import cache_dir, write_atomically
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model import fingerprint
 from gym_torch.model.mapped_weights import release
-from gym_torch.model.model_files import check_weights
+from gym_torch.model_files import check_weights
 
 SAID = "base_fingerprint"  #: in the details of an adapter: that of the model that it was trained from
 

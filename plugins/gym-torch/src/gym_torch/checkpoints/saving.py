@@ -28,8 +28,8 @@ from gym_torch.loop.job import Job, keeps_best
 from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.quantized_loading import told_of
 from gym_torch.policy import Policy
+from gym_torch.quantization.loading import told_of
 
 
 @dataclass(frozen=True)

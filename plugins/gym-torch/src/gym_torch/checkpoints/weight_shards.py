@@ -22,7 +22,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from gym_core import GymError
 from gym_torch.model.mapped_weights import CHUNK, release
-from gym_torch.model.model_files import INDEX
+from gym_torch.model_files import INDEX
 
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",

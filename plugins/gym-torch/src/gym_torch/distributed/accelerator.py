@@ -10,8 +10,8 @@ from gym_core.component import load_object
 from gym_optim.promises import promised
 from gym_torch.distributed.context_parallel import context_of
 from gym_torch.distributed.ddp import Replicated
+from gym_torch.kernels import precision_probe
 from gym_torch.kinds import TorchStrategy, part
-from gym_torch.model import precision_probe
 
 
 def new_accelerator() -> Accelerator:

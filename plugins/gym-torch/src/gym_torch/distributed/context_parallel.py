@@ -1,6 +1,6 @@
 """Which processes share the tokens of a row, and what must hold for that: `distributed.context_parallel_size`.
 
-How they share them is in `gym_torch.model.context_parallel`.
+How they share them is in `gym_torch.attention.context_parallel`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from accelerate import Accelerator
 from torch import nn
 
 from gym_core import GymError, RecipeError
+from gym_torch.attention.context_parallel import KEY, ContextGroup, check_heads
 from gym_torch.batch import Piece, packed
 from gym_torch.distributed.ddp import Replicated
-from gym_torch.model.context_parallel import KEY, ContextGroup, check_heads
 from gym_torch.model.dropout import dropouts
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.miniature import by_length

@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.distributed.optimizer_state import State, take
-from gym_torch.model.context_parallel import ContextGroup
 from gym_torch.policy import Policy
 
 

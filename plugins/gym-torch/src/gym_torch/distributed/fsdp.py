@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.distributed.optimizer_state import State, take
-from gym_torch.model.gradient_checkpointing import recomputable
+from gym_torch.memory.gradient_checkpointing import recomputable
 from gym_torch.policy import Policy
 
 

@@ -21,7 +21,7 @@ from gym_core import GymError, Interrupted
 from gym_core.cli import report
 from gym_core.ranks import Ranks
 from gym_torch.distributed.watchdog import TOLD, Watch
-from gym_torch.model import precision_probe
+from gym_torch.kernels import precision_probe
 
 if TYPE_CHECKING:
     from gym_torch.distributed.strategies import DDP

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from gym_torch.model import cached_attention
+from gym_torch.attention import cached_attention
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.model.hidden_states import no_cache
 from gym_torch.model.miniature import likeness, miniature
 from gym_torch.model.rope_scaling import steady
-from gym_torch.model.segment_attention import NAME
 
 Decode = Callable[[PreTrainedModel, list[list[int]], int, "Way"], Sequence[tuple[Sequence[int], Sequence[float]]]]
 """Continues prompts by so many tokens with a cache, greedily, in a way; returns tokens and their log-probabilities."""
@@ -63,7 +63,7 @@ def _tried(model: PreTrainedModel, longest: int, decode: Decode) -> Way:
 
 
 def _may_be_ragged(model: PreTrainedModel) -> bool:
-    """Whether it attends as torch does, or through `gym_torch.model.segment_attention`, which also caps scores."""
+    """Whether it attends as torch does, or through `gym_torch.attention.segment_attention`, which also caps scores."""
     implementation, options = model.config._attn_implementation, model.config.get_text_config()
     return implementation == NAME or (implementation == "sdpa" and not getattr(options, "attn_logit_softcapping", None))
 

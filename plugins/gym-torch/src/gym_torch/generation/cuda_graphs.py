@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.console import say
 from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.shared_prefixes import attends_to_all
-from gym_torch.model.segment_attention import NAME
 
 GRAIN = 256  #: columns that the buffers grow by
 WARM = 2  #: passes before one is captured: kernels are chosen, compiled and tuned in them

@@ -1,4 +1,4 @@
-"""The linear layers of a model while few rows pass through it: by a kernel where it pays (`gym_torch.model.few_row_products`)."""
+"""Linear layers while few rows pass through a model: by a kernel where that pays (`gym_torch.kernels.few_row_products`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.generation.cast_once import Rounded
-from gym_torch.model.decoding_kernels import PRECISIONS
-from gym_torch.model.few_row_products import Product, chosen
-from gym_torch.model.onednn_linear import sped_up
+from gym_torch.kernels.decoding_kernels import PRECISIONS
+from gym_torch.kernels.few_row_products import Product, chosen
+from gym_torch.kernels.onednn_linear import sped_up
 
 Forward = Callable[[Tensor], Tensor]
 

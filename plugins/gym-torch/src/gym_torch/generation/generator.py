@@ -22,8 +22,8 @@ from gym_torch.generation.drafts import MOST
 from gym_torch.generation.kept_rows import Around
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
+from gym_torch.kernels.fused_modules import fuse
 from gym_torch.model.expert_routing import Routers
-from gym_torch.model.fused_modules import fuse
 from gym_torch.model.stop_tokens import stops
 from gym_torch.policy import evaluating
 

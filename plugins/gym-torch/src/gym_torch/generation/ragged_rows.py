@@ -1,6 +1,6 @@
 """Rows that are as long as they are: a pass has the new tokens of all rows one below the other, and no column that is empty.
 
-Attention is the kernel's (`gym_torch.model.cached_attention`): it writes down new keys and values, reads of each row what it
+Attention is the kernel's (`gym_torch.attention.cached_attention`): it writes down new keys and values, reads of each row what it
 has, and a prompt that several rows continue once for all of them. So each row may be given guesses at what it says next.
 """
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from gym_torch.attention import cached_attention
+from gym_torch.attention.cached_attention import CachedAttention, places_of
+from gym_torch.attention.segment_attention import NAME, NO_MASK
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.drafts import Drafts, most_guesses
 from gym_torch.generation.kept_rows import Following, Passes
 from gym_torch.generation.ragged_cache import RaggedCache
-from gym_torch.model import cached_attention
-from gym_torch.model.cached_attention import CachedAttention, places_of
-from gym_torch.model.kernel_functions import Kept, Places, Scores
-from gym_torch.model.segment_attention import NAME, NO_MASK
+from gym_torch.kernels.kernel_functions import Kept, Places, Scores
 
 if TYPE_CHECKING:
     from gym_torch.generation.decoding import Row
@@ -142,7 +142,7 @@ class RaggedRows:
 
 @contextmanager
 def attending(model: PreTrainedModel) -> Iterator[None]:
-    """Have a model that attends as torch does attend through `gym_torch.model.segment_attention`, which does the same."""
+    """Have a model that attends as torch does attend through `gym_torch.attention.segment_attention`, which does the same."""
     config = model.config
     with _TURN:  # several threads may decode with one model
         passes, before = _ATTENDING.get(id(config), (0, config._attn_implementation))

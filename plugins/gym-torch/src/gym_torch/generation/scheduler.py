@@ -19,7 +19,7 @@ from gym_torch.generation.cache_support import Way
 from gym_torch.generation.decoding import Decoding, Row
 from gym_torch.generation.kept_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
-from gym_torch.model.fused_modules import fuse
+from gym_torch.kernels.fused_modules import fuse
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
 PROMPT_TOKENS = 8192  #: of the prompts that enter together where nothing is decoded meanwhile

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
-from gym_torch.model.segment_attention import NAME
+from gym_torch.attention.segment_attention import NAME
 
 LEAST = 64  #: mean length in tokens from which two calls cost less than the copies
 
@@ -116,7 +116,8 @@ class Shared:
 def shares(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> bool:
     """Whether to keep prompts once: most stand there more than once, they are long, and the model allows it.
 
-    It must attend to everything before, through `gym_torch.model.segment_attention`, on a CPU, with keys and values of one size.
+    It must attend to everything before, through `gym_torch.attention.segment_attention`, on a CPU,
+    with keys and values of one size.
     """
     chosen = model.config._attn_implementation == NAME and model.device.type == "cpu"
     distinct = {tuple(prompt) for prompt in prompts}

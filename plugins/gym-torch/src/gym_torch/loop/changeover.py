@@ -16,9 +16,9 @@ from typing import Self
 
 from gym_core import GymError
 from gym_core.record import RunRecord
+from gym_torch.compiled.compiling import Trial
+from gym_torch.compiled.layer_code import UnfitError
 from gym_torch.console import say
-from gym_torch.model.compiling import Trial
-from gym_torch.model.layer_code import UnfitError
 
 RECORD = "compiled"  #: in run.json: false, or from which step on, and what the trial found
 

@@ -7,13 +7,13 @@ from typing import Any
 from gym_core import Artifact, Run
 from gym_torch import planners
 from gym_torch.console import say
+from gym_torch.kernels import precision_probe
 from gym_torch.loop.job import Job
 from gym_torch.loop.prepared_data import Prepared
-from gym_torch.model import precision_probe
+from gym_torch.memory.memory_meter import Meter
 from gym_torch.model.loading import LoadedModel
-from gym_torch.model.memory_meter import Meter
-from gym_torch.model.quantized_weights import stored_modules
 from gym_torch.policy import Policy
+from gym_torch.quantization.weights import stored_modules
 
 
 def tell_start(job: Job, policy: Policy[Any], samples: str) -> None:

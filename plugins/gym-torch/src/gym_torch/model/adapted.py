@@ -23,7 +23,7 @@ from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, no_quantized_model, part
 from gym_torch.model.loading import read_weights
-from gym_torch.model.quantized_weights import stored_modules
+from gym_torch.quantization.weights import stored_modules
 from gym_torch.trained_part import TrainedPart
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -11,15 +11,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from gym_core import GymError
 from gym_data.location import locate
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.config import Transformers
-from gym_torch.model import fp8_products, precision_probe
+from gym_torch.kernels import precision_probe
+from gym_torch.model import fp8_products
 from gym_torch.model.layout_support import in_small
 from gym_torch.model.loading import LoadedModel, said
-from gym_torch.model.quantized_loading import stand_in
-from gym_torch.model.segment_attention import NAME
-from gym_torch.model.stored_formats import format_of, prepare
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.packing import PACKED
+from gym_torch.quantization.loading import stand_in
+from gym_torch.quantization.stored_formats import format_of, prepare
 
 
 def empty(config: Transformers, precision: str, samples: int | None, device: torch.device) -> LoadedModel:

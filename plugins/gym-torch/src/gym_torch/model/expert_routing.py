@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.batch import Example, Piece
-from gym_torch.model.gradient_checkpointing import recomputable
+from gym_torch.memory.gradient_checkpointing import recomputable
 from gym_torch.packing import Layout
 
 FREE = -1  #: in place of an expert, where the router chooses for itself

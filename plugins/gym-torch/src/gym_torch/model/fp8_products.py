@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.model.decoder_layers import layers_of
-from gym_torch.model.expert_layer import runs_beside
-from gym_torch.model.quantizable_weights import routed_to
+from gym_torch.quantization.expert_layer import runs_beside
+from gym_torch.quantization.quantizable_weights import routed_to
 
 Fp8Recipe = Literal["rowwise", "rowwise_with_gw_hp"]
 KEY = "model.fp8"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.attention.context_parallel import KEY, ContextGroup
+from gym_torch.attention.segment_attention import NO_MASK
 from gym_torch.batch import Batch
-from gym_torch.model.context_parallel import KEY, ContextGroup
-from gym_torch.model.segment_attention import NO_MASK
 
 Around = Callable[[Batch], AbstractContextManager[None]]
 

@@ -15,11 +15,11 @@ import torch
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Piece
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.miniature import LONGEST, VOCABULARY, likeness, miniature
 from gym_torch.model.rope_scaling import steady
-from gym_torch.model.segment_attention import NAME
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 
 #: Lengths of the segments of a trial, and which of them continues which: short and long ones beside one another, a shared prefix.

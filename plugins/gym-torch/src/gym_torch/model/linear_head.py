@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_torch.model.fused_modules import CHOICES
-from gym_torch.model.kernel_trials import Work
+from gym_torch.kernels.fused_modules import CHOICES
+from gym_torch.kernels.kernel_trials import Work
 
 TRIED = 32  #: rows of logits in a trial of the kernel
 NEAR = 512  #: rows of logits at once where none are computed again: more have left the caches before they are read

@@ -18,17 +18,18 @@ from gym_core import GymError, PluginError, Run
 from gym_data.location import locate
 from gym_optim.promises import named, promised
 from gym_torch.console import say
+from gym_torch.kernels import precision_probe
 from gym_torch.kinds import LoadTimeQuantizer
-from gym_torch.model import fp8_products, precision_probe, rope_scaling
+from gym_torch.memory.memory_meter import Meter
+from gym_torch.model import fp8_products, rope_scaling
 from gym_torch.model.layout_support import fit
-from gym_torch.model.memory_meter import Meter
-from gym_torch.model.model_files import PATH, check_code, check_weights, no_adapter
-from gym_torch.model.quantizable_weights import tell
-from gym_torch.model.quantized_loading import Ready, Streaming, codec_of, quantize_in_place
-from gym_torch.model.stored_formats import format_of, renamed
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.model.vocabulary import check_vocabulary
+from gym_torch.model_files import PATH, check_code, check_weights, no_adapter
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
+from gym_torch.quantization.loading import Ready, Streaming, codec_of, quantize_in_place
+from gym_torch.quantization.quantizable_weights import tell
+from gym_torch.quantization.stored_formats import format_of, renamed
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers

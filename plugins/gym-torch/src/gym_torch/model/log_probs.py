@@ -23,7 +23,7 @@ from gym_core import GymError
 from gym_torch.model.hidden_states import backbone_states, no_cache, take_whole
 from gym_torch.model.linear_head import linear_log_probs
 from gym_torch.model.nucleus import nucleus
-from gym_torch.model.patched_forward import called_alone
+from gym_torch.patched_forward import called_alone
 
 CHUNK = 256  #: rows of logits held at once
 CHUNK_BYTES = 150 * 2**20  #: what they may take in fp32: 256 rows for a vocabulary of 150,000

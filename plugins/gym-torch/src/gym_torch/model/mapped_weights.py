@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.loading import read_model
-from gym_torch.model.model_files import check_weights
+from gym_torch.model_files import check_weights
 
 PAGEOUT = (
     21  #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost

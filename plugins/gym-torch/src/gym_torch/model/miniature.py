@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from gym_torch.model.segment_attention import NAME
+from gym_torch.attention.segment_attention import NAME
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 
 LONGEST = 41  #: tokens of the longest text of a trial, which lies beyond every threshold

@@ -1,0 +1,76 @@
+"""What layers keep for the backward pass, and what they compute again there: `train.gradient_checkpointing`.
+
+Every policy computes the same numbers; they differ in memory and time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from gym_torch.memory.malloc import give_back_freed
+from gym_torch.memory.offloading import checkpoint_offloaded
+from gym_torch.memory.tiling import tile
+
+Policy = bool | int | str  #: as `train.gradient_checkpointing` has it
+LONG = ("tiled", "offload")  #: those for long rows, where memory counts before speed
+
+_aten = torch.ops.aten
+#: What `selective` keeps: products of matrices and attention, which take most of the time of a layer.
+_KEPT = frozenset(
+    {
+        _aten.mm.default,
+        _aten.addmm.default,
+        _aten.bmm.default,
+        _aten.baddbmm.default,
+        _aten._grouped_mm.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_cudnn_attention.default,
+    }
+)
+
+
+def recomputable(model: nn.Module) -> list[GradientCheckpointingLayer]:
+    """Return the decoder layers, the parts that transformers can checkpoint one by one."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def every(policy: Policy) -> int:
+    """Return how many layers there are to each one that computes again; 0 where none does."""
+    return int(policy) if isinstance(policy, int) else 1
+
+
+def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
+    """Have layers keep less for the backward pass, which computes the rest again.
+
+    `auto`, where nobody settled it, is every layer.
+    """
+    if not every(policy):
+        return
+    options: dict[str, Any] = {"use_reentrant": False}
+    if policy == "selective":
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _choose)
+    with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    if policy in LONG and model.device.type == "cpu":
+        give_back_freed()
+    for number, layer in enumerate(recomputable(model)):
+        layer.gradient_checkpointing = number % every(policy) == 0
+        if policy in LONG:
+            tile(layer)
+        if policy == "offload":
+            layer._gradient_checkpointing_func = checkpoint_offloaded
+
+
+def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

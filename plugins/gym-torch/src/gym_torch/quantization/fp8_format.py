@@ -1,0 +1,37 @@
+"""Models that come in 8 bits of floating point with a scale for each block, as DeepSeek and Qwen publish theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gym_torch.quantization.stored_format import StoredFormat, odd
+
+BLOCK = (128, 128)  #: rows and columns of a block where nothing else is said
+
+
+class Fp8(StoredFormat):
+    """Numbers of 8 bits `[out, in]`, and what those of each block are multiplied with; or one scale for all."""
+
+    tensors = ("weight_scale_inv", "weight")
+    reads = "scales for blocks, and inputs that are scaled as they come"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return how inputs are scaled, where that is written down in the files."""
+        return odd(options, {"activation_scheme": ("dynamic", None)})
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return stored["weight"].shape
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `number scale`, fp32."""
+        scale = stored["weight_scale_inv"].float()
+        if scale.dim() == 2:
+            rows, columns = self.options.get("weight_block_size") or BLOCK
+            scale = scale.repeat_interleave(rows, 0)[: shape[0]].repeat_interleave(columns, 1)[:, : shape[1]]
+        return stored["weight"].float() * scale

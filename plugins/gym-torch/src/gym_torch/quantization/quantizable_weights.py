@@ -1,0 +1,180 @@
+"""Which weights of a model are held in a few bits, which stay by convention, and which stay because nobody knows them.
+
+By convention heads, embeddings, routers, norms and all vectors stay. Of linear layers, GPT-2's `Conv1D` among them, and of
+experts that transformers runs by its interface, the matrices are quantized. Whatever else there is, is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from gym_core import GymError
+from gym_torch.console import say
+from gym_torch.quantization.expert_layer import runs_beside
+from gym_torch.quantization.weight_codec import KEY
+from gym_torch.quantization.weights import QuantizedMatrix, stored_modules
+
+SKIPPED = "modules_to_not_convert"  #: the option that names what is to stay as it is
+#: Where configurations say how many a router chooses from.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+FEW = 3  #: names that a message has
+
+
+class ToQuantize(NamedTuple):
+    """What is quantized of a model."""
+
+    layers: dict[str, nn.Module]
+    """Linear layers and such, by name."""
+    experts: list[str]
+    """Names of tensors `[experts, ., .]`."""
+
+    @property
+    def weights(self) -> set[str]:
+        """Names of the weights."""
+        return {f"{name}.weight" for name in self.layers}.union(self.experts)
+
+
+def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuantize:
+    """Return what is quantized of a model, but for modules on whose path one of `skipped` lies.
+
+    Raises:
+        GymError: nothing is, most of the weights would stay as they are though nobody asked for it, or a name in `skipped` is
+            that of no module.
+
+    """
+    places = [name for name, _ in [*model.named_modules(), *model.named_parameters()]]
+    odd = next((part for part in skipped if not any(_lies(name, (part,)) for name in places)), None)
+    if odd is not None:
+        raise GymError(
+            f"{type(model).__name__} has no module called {odd}",
+            key=f"{KEY}.{SKIPPED}",
+            fix="name modules as model.named_modules() does, or the last parts of their paths",
+        )
+    kept, routed = set(map(id, _by_convention(model))), routed_to(model.config)
+    backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
+    tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
+    found = ToQuantize({}, [])
+    for name, module in model.named_modules():
+        if id(module) in kept or id(module) not in backbone or _lies(name, skipped):
+            continue
+        if isinstance(module, nn.Linear | Conv1D) and not isinstance(module, QuantizedMatrix):
+            if f"{name}.weight" not in tied and _width(module) not in routed:
+                found.layers[name] = module
+        elif runs_beside(module):
+            stacks = (own for own, weight in module.named_parameters(recurse=False) if weight.dim() == 3)
+            paths = (f"{name}.{own}" for own in stacks)
+            found.experts.extend(path for path in paths if path not in tied and not _lies(path, skipped))
+    _worth_it(model, found, skipped)
+    return found
+
+
+def left_over(model: PreTrainedModel, taken: Collection[str] = ()) -> dict[str, int]:
+    """Return by name how many numbers each weight has that is not stored in a few bits, is not among those `taken`, and by
+    convention could be.
+    """
+    routed = routed_to(model.config)
+    usual = {id(weight) for module in _by_convention(model) for weight in module.parameters(recurse=False)}
+    return {
+        name: weight.numel()
+        for name, weight in model.base_model.named_parameters(prefix=_prefix(model))
+        if weight.dim() > 1
+        and name not in taken
+        and id(weight) not in usual
+        and not (weight.dim() == 2 and weight.shape[0] in routed)  # a router, or biases of experts
+    }
+
+
+def told(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what `run.json` says of how the weights of a model are held; nothing where none is quantized."""
+    stored = stored_modules(model)
+    if not stored:
+        return {}
+    numbers, left = sum(module.numbers for module in stored.values()), left_over(model)
+    size = sum(tensor.nbytes for module in stored.values() for tensor in module.buffers(recurse=False))
+    return {
+        "modules": len(stored),
+        "parameters": numbers,
+        "bytes": size,
+        "bits_per_parameter": round(8 * size / numbers, 3),
+        "full_precision": {"parameters": sum(left.values()), "modules": sorted({_module(name) for name in left})},
+    }
+
+
+def tell(model: PreTrainedModel, name: str) -> dict[str, Any]:
+    """Say in a line how the weights of a model are held, by the name that people know it by; return it as `told` does."""
+    found = told(model)
+    if found:
+        bits, rest = found["bits_per_parameter"], found["full_precision"]
+        sizes = (size / 2**20 for size in (found["bytes"], found["parameters"] * model.dtype.itemsize))
+        held = "{:,.1f} MiB instead of {:,.1f}".format(*sizes)
+        line = f"{found['parameters']:,} parameters of {found['modules']:,} modules in {bits:.3g} bits, {held}"
+        left = (
+            f"; {rest['parameters']:,} parameters stay in full precision: {_few(rest['modules'])}"
+            if rest["modules"]
+            else ""
+        )
+        say(f"{name}: {line}{left}")
+    return found
+
+
+def _worth_it(model: PreTrainedModel, found: ToQuantize, skipped: Sequence[str]) -> None:
+    """Raise GymError where nothing is quantized, or less than what stays without anybody having asked for it."""
+    sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+    left = {name: size for name, size in left_over(model, found.weights).items() if not _lies(name, skipped)}
+    rest, taken = sum(left.values()), sum(sizes[name] for name in found.weights)
+    kind, names = type(model).__name__, _few(sorted({_module(name) for name in left}))
+    if rest > taken:
+        ends = dict.fromkeys(".".join(_module(name).split(".")[-2:]) for name in left)
+        share = f"{100 * rest / (rest + taken):.0f} %"
+        raise GymError(
+            f"{share} of the weights of {kind} would stay in full precision: nothing here quantizes {names}",
+            key=KEY,
+            fix=f"name another model, or set `{SKIPPED}: [{', '.join(ends)}]` to have it so",
+        )
+    if not taken:
+        raise GymError(
+            f"{kind} has no linear layers to quantize" + f" but {', '.join(skipped)}" * bool(skipped),
+            key=KEY,
+            fix="leave `quantization` out, or name another model",
+        )
+
+
+def _by_convention(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the modules whose weights stay as they are: embeddings, and what maps to tokens."""
+    head = model.get_output_embeddings()
+    return [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
+
+
+def routed_to(shape: PretrainedConfig) -> set[int]:
+    """Return how many experts a router of the model chooses from."""
+    options = shape.get_text_config()
+    return {found for key in EXPERTS if isinstance(found := getattr(options, key, None), int)}
+
+
+def _width(layer: nn.Linear | Conv1D) -> int:
+    return layer.out_features if isinstance(layer, nn.Linear) else layer.nf
+
+
+def _prefix(model: PreTrainedModel) -> str:
+    """Return where the backbone lies in a model."""
+    return next(name for name, module in model.named_modules() if module is model.base_model)
+
+
+def _lies(name: str, parts: Iterable[str]) -> bool:
+    """Return whether one of some paths is a part of another."""
+    return any(f".{part}." in f".{name}." for part in parts)
+
+
+def _module(name: str) -> str:
+    """Return the path of the module that a weight lies in, the same for all layers."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name.rpartition(".")[0])
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + f" and {len(names) - FEW} more" * (len(names) > FEW)

@@ -1,0 +1,283 @@
+"""Models that come quantized, by GPTQ, AWQ or others. Linear layers keep what the files hold, and decode it.
+
+A format is what `quant_method` of the configuration names. It says which tensors of a file stand for a weight, and what weight
+they stand for. The kernels of these methods are for GPUs and for generation; here adapters are trained beside them anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from gym_core import GymError, PluginError
+from gym_core.discovery import entries
+from gym_core.loading import load
+from gym_torch.model_files import INDEX
+from gym_torch.quantization.bitsandbytes_format import BitsAndBytes
+from gym_torch.quantization.fp8_format import Fp8
+from gym_torch.quantization.packed_codes import BITS, groups, reordered, unpacked
+from gym_torch.quantization.stored_format import StoredFormat, odd
+from gym_torch.quantization.weight_codec import WeightCodec
+from gym_torch.quantization.weights import STORED, stored_layer
+
+PLAIN = "weight"  #: what a weight is called that is not packed
+
+
+class Gptq(StoredFormat):
+    """Codes `[in bits / 32, out]` without gaps, with a scale and a zero point for each group of inputs.
+
+    At 3 bits 32 codes lie in three integers, and some across the border of two.
+    """
+
+    tensors = ("qweight", "qzeros", "scales", "g_idx")
+    reads = "2, 3, 4 or 8 bits in the format gptq or gptq_v2"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return bits, or a layout of a kernel, that are not read."""
+        return odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size((stored["qweight"].shape[1], stored["qweight"].shape[0] * BITS // self.bits))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight."""
+        return int(self.options["bits"])
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        codes = unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
+        zeros = unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
+        if (self.options.get("checkpoint_format") or "gptq") == "gptq":
+            zeros = zeros + 1  # the first format stores one less
+        group = stored.get("g_idx")
+        index = groups(len(stored["scales"]), shape[1], codes.device) if group is None else group.long()
+        return (codes - zeros.T[:, index]).float() * stored["scales"].float().T[:, index]
+
+
+class Awq(StoredFormat):
+    """Codes `[in, out / 8]` of 4 bits in an order of their own, with a scale and a zero point for each group of inputs."""
+
+    tensors = ("qweight", "qzeros", "scales")
+    reads = "4 bits in the version gemm"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return bits, or a layout of a kernel, that are not read."""
+        version = str(options.get("version") or "gemm").lower()
+        return odd({**options, "version": version}, {"bits": (4, None), "version": ("gemm",)})
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size((stored["scales"].shape[1], stored["qweight"].shape[0]))
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        codes, zeros = (reordered(unpacked(stored[name], 4)) for name in ("qweight", "qzeros"))
+        index = groups(len(zeros), shape[1], codes.device)
+        return ((codes - zeros[index]).float() * stored["scales"].float()[index]).T.contiguous()
+
+
+class Aqlm(StoredFormat):
+    """Additive quantization (arXiv:2401.06118): a group of weights is a sum of vectors, one of each codebook, times a scale of
+    its row of groups.
+
+    Codes `[out / out_group, in / in_group, codebooks]`, signed; codebooks `[codebooks, 2^bits, out_group, in_group]`; scales
+    `[out / out_group, 1, 1, 1]`.
+    """
+
+    tensors = ("codes", "codebooks", "scales")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        rows, columns, _ = stored["codes"].shape
+        return torch.Size((rows * stored["codebooks"].shape[2], columns * stored["codebooks"].shape[3]))
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the sums, scaled, fp32."""
+        books = stored["codebooks"].float()
+        codes = stored["codes"].long() % books.shape[1]  # files hold those of the upper half as negative numbers
+        groups = sum(
+            book[codes[..., index]] for index, book in enumerate(books)
+        )  # [rows, columns, out_group, in_group]
+        assert isinstance(groups, Tensor)
+        return (groups * stored["scales"].float()).transpose(1, 2).reshape(shape)
+
+
+class CompressedTensors(StoredFormat):
+    """Codes `[out, in]` without gaps, or numbers of 8 bits, with scales and zero points for rows or groups of columns."""
+
+    tensors = ("weight_scale", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight")
+    reads = "the format pack-quantized, int-quantized, naive-quantized or float-quantized, scaled by rows or groups"
+
+    @classmethod
+    def unknown(cls, options: Mapping[str, Any]) -> str:
+        """Return a format or a shape of scales that is not read: of the whole model or of some layers."""
+        read = (
+            "pack-quantized",
+            "int-quantized",
+            "naive-quantized",
+            "float-quantized",
+            "mixed-precision",
+            "dense",
+            None,
+        )
+        scales = ("tensor", "channel", "group", None)
+        found = odd(options, {"format": read})
+        for group in (options.get("config_groups") or {}).values():
+            found = found or odd(group, {"format": read}) or odd(group.get("weights") or {}, {"strategy": scales})
+        sparse = (options.get("sparsity_config") or {}).get("format", "dense")
+        return found or ("" if sparse == "dense" else f"sparsity {sparse}")
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size(stored["weight_shape"].tolist()) if "weight_shape" in stored else stored["weight"].shape
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return `(code - zero) scale`, fp32."""
+        scale, zero = stored["weight_scale"].float(), stored.get("weight_zero_point")
+        if "weight_packed" in stored:
+            from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+
+            bits = stored["weight_packed"].shape[1] * BITS // shape[1]
+            codes = unpack_from_int32(stored["weight_packed"], bits, shape).float()
+            zero = unpack_from_int32(zero, bits, scale.shape, 0) if zero is not None else None
+        else:
+            codes = stored["weight"].float()
+        scale = scale.reshape(-1, 1) if scale.dim() < 2 else scale
+        group = stored.get("weight_g_idx")
+        index = groups(scale.shape[1], shape[1], codes.device) if group is None else group.long()
+        offset = zero.float().reshape(scale.shape)[:, index] if zero is not None else 0
+        return (codes - offset) * scale[:, index]
+
+
+class Encoded(StoredFormat):
+    """What a quantizer of loaded models stores, beside the shape of the weight; the configuration names the quantizer."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Build the quantizer. Raises GymError where its package or its library is missing."""
+        super().__init__(options)
+        made = options["quantizer"]
+        entry = next((entry for entry in entries("quantizers") if entry.value == made), None)
+        if entry is None:
+            raise PluginError(f"the model was quantized by {made}, which is not installed", fix="install its package")
+        quantizer = load(entry)(**options["quantizer_options"])
+        quantizer.check()
+        self.codec: WeightCodec = quantizer.build()
+        self.tensors = tuple(options["tensors"])  # type: ignore[misc] # of each codec others
+
+    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
+        """Return the shape."""
+        return torch.Size(stored["weight_shape"].tolist())
+
+    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return what the codec does."""
+        return self.codec.decode({name.removeprefix("weight_"): each for name, each in stored.items()}, shape)
+
+
+GYM = "gym"  #: the `format` of a configuration that names no `quant_method`, so that nothing else loads the model
+FORMATS: dict[str, type[StoredFormat]] = {
+    "gptq": Gptq,
+    "awq": Awq,
+    "aqlm": Aqlm,
+    "compressed-tensors": CompressedTensors,
+    "fp8": Fp8,
+    "bitsandbytes": BitsAndBytes,
+    GYM: Encoded,
+}
+WHOLE = "mxfp4"  #: what transformers decodes while it loads, so that the model has plain weights in bf16
+
+
+def format_of(shape: PretrainedConfig) -> StoredFormat | None:
+    """Return how the weights of a model are stored, and have its configuration say so no more; None where they are plain numbers
+    once they are loaded.
+
+    Raises GymError where the format, or this kind of it, is not read.
+    """
+    told = getattr(shape, "quantization_config", None)
+    options = told if isinstance(told, dict) or told is None else told.to_dict()
+    if options is None:
+        return None
+    method = options.get("quant_method") or options.get("format", "")
+    if method == WHOLE:  # else its kernels would take the codes as they are, and nothing can be trained
+        shape.quantization_config = {**options, "dequantize": True}
+        return None
+    found = FORMATS.get(method)
+    if found is None:
+        raise GymError(
+            f"weights quantized by `{method}` are not read here",
+            key="model.path",
+            fix=f"use a copy in {', '.join(sorted(FORMATS))} or {WHOLE}, or the model it was made of with `quantization`",
+        )
+    if wrong := found.unknown(options):
+        raise GymError(
+            f"weights of {method} with {wrong} are not read here",
+            key="model.path",
+            fix=f"use a copy with {found.reads}, or the model it was made of with `quantization`",
+        )
+    del shape.quantization_config
+    return found(options)
+
+
+def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
+    """Put layers without data into a model without data, in the place of those that the files hold quantized."""
+    there = _modules(path, codec)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, nn.Linear | Conv1D) and (stored := there.pop(name, None)):
+            empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
+            model.set_submodule(name, stored_layer(layer, codec, empty, codec.shape(stored)))
+    if experts := next((name for name in there if ".experts." in name), ""):
+        raise GymError(
+            f"experts that come quantized are not read here ({experts})",
+            where=str(path),
+            key="model.path",
+            fix="use the model that it was made of, with `quantization`",
+        )
+
+
+def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
+    """Return patterns of names in the files and what they are called in the model, as transformers takes them."""
+    parts = {key: STORED + key.replace(".", "_") for key in codec.tensors if key != PLAIN}
+    names = {rf"^(.+)\.{re.escape(key)}$": rf"\1.{own}" for key, own in parts.items()}
+    there = _modules(path, codec)
+    return names | {
+        rf"^{re.escape(name)}\.{PLAIN}$": f"{name}.{STORED}{PLAIN}" for name in there if PLAIN in there[name]
+    }
+
+
+def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
+    """Return by the path of each module that is quantized the tensors that stand for its weight; without data but for shapes."""
+    files = ["model.safetensors"]
+    if (path / INDEX).exists():
+        files = sorted(set(json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    found: dict[str, dict[str, Tensor]] = {}
+    for file in files:
+        with safe_open(path / file, "pt") as weights:
+            for key in weights.keys():  # noqa: SIM118 # it is no mapping
+                if name := next((name for name in codec.tensors if key.endswith(f".{name}")), ""):
+                    module = found.setdefault(key.removesuffix(f".{name}"), {})
+                    module[name.replace(".", "_")] = _described(weights, key)
+    marked = codec.tensors[0].replace(".", "_")
+    return {module: tensors for module, tensors in found.items() if marked in tensors}
+
+
+def _described(weights: Any, key: str) -> Tensor:
+    """Return a tensor of a file, whole where it is a shape, else one of its size and dtype without data."""
+    part = weights.get_slice(key)
+    shape = part.get_shape()
+    if key.endswith("_shape") or ".quant_state." in key:
+        whole: Tensor = weights.get_tensor(key)
+        return whole
+    one: Tensor = part[:1] if shape and shape[0] else weights.get_tensor(key)
+    return torch.empty(shape, dtype=one.dtype, device="meta")
