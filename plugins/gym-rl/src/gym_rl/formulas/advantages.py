@@ -15,7 +15,7 @@ from torch import Tensor
 from gym_rl.formulas.segment_sums import lengths, rows, sums
 
 EPSILON = 1e-4  #: keeps a deviation of zero from dividing
-_SIDES = ("amin", "amax")
+_SIDES = ("amin", "amax")  #: of a group of values, as torch reduces them
 
 
 def dr_grpo(rewards: Tensor, group: Tensor) -> Tensor:
@@ -127,9 +127,8 @@ def whiten(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Return values less their mean, over their unbiased deviation; 0 where there is only one."""
     if values.numel() < 2:
         return torch.zeros_like(values)
-    mean = values.mean().clamp(
-        values.min(), values.max()
-    )  # of equal values exactly that value, however sums are rounded
+    # The mean of equal values is that value, however their sum is rounded.
+    mean = values.mean().clamp(values.min(), values.max())
     return (values - mean) / (values.std() + epsilon)
 
 
@@ -168,7 +167,7 @@ class _Judged:
         """Return the mean of its group for every scored completion, perhaps weighted by `weight` `[completions]`."""
         share = torch.ones_like(self.values) if weight is None else weight[self.known].to(self.values.dtype)
         total = sums(share * self.values, self.group, self.count)
-        tiny = torch.finfo(self.values.dtype).tiny  # a group that weighs nothing has the mean 0
+        tiny = torch.finfo(self.values.dtype).tiny  # for a group that weighs nothing
         found = total / sums(share, self.group, self.count).clamp(min=tiny)
         # Sums are rounded, and a mean of equal rewards is that reward: what differs by rounding would be learnt from.
         lowest, highest = (
