@@ -229,6 +229,11 @@ def test_overrides_reach_sections_and_the_short_form(toys, tmp_path):
         ("save_every: 0", "train.save_every", "input should be greater than 0 (got 0)"),
         ("skip_steps: 5", "train.skip_steps", "input should be a list (got 5)"),
         ("skip_steps: [1, 0]", "train.skip_steps[1]", "input should be greater than 0 (got 0)"),
+        (
+            "warmup: 3.5",
+            "train.warmup",
+            "input should be a valid integer, got a number with a fractional part or less than 1 (got 3.5)",
+        ),
         ("epochs: no", "train.epochs", "input should be a valid number (got 'no')"),
     ],
 )

@@ -24,7 +24,7 @@ class Train(Config):
     """Forward passes in one optimizer step, over all processes together: a step is the same however many work on it."""
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
     """Peak learning rate."""
-    warmup: Annotated[float, Field(ge=0)] = 0.0
+    warmup: PositiveInt | Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Warm-up: a share of all steps when below 1, else a number of steps."""
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""

@@ -142,7 +142,9 @@ def verify(source: str, known: str | None, into: Path | None, token_file: Path |
         try:
             server, events = ledgers.imported(Path(source).read_text(encoding="utf-8").splitlines())
         except (OSError, ValueError) as error:
-            raise GymError(f"this is no ledger: {str(error)[:100]}", where=source) from None
+            why = "is not there" if isinstance(error, FileNotFoundError) else f"is no ledger: {str(error)[:100]}"
+            fix = "name the folder of a community, the address of its server, or a file that `--export` wrote"
+            raise GymError(why, where=source, fix=fix) from None
     found = ledgers.verify(server, events, known)
     problems = [*found.problems, *extra]
     if into is not None:
