@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gym_data.templates
-from gym_data.answer_format import AnswerFormat, CallFormat, answer_format_of
+from gym_data.chat.answer_format import AnswerFormat, CallFormat, answer_format_of
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 

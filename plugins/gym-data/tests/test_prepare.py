@@ -199,7 +199,7 @@ def test_blocks_do_not_depend_on_how_documents_are_batched(model, write, monkeyp
     rows = [{"text": f"document {i} " * (i % 7 + 1)} for i in range(50)]
     path = write(rows)
     whole = [block.tokens.tolist() for block in build(model, path, rows="text", cutoff=32).train]
-    monkeypatch.setattr("gym_data.document_encoding.BATCH", 3)
+    monkeypatch.setattr("gym_data.encodings.document_encoding.BATCH", 3)
     assert [block.tokens.tolist() for block in build(model, path, rows="text", cutoff=32, rebuild=True).train] == whole
 
 

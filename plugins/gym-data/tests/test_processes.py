@@ -6,8 +6,9 @@ import pytest
 from data_cases import UNMARKED, chat
 
 from gym_core import DataError, cache_dir
-from gym_data import DatasetConfig, File, render
-from gym_data.template_pool import WORKERS
+from gym_data import DatasetConfig, File
+from gym_data.chat import render
+from gym_data.chat.template_pool import WORKERS
 
 COUNTS = (1, 2, 5)
 
@@ -28,8 +29,8 @@ def pair(number):
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    for module in ("encoding", "pair_encoding"):
-        monkeypatch.setattr(f"gym_data.{module}.BATCH", 7)
+    for module in ("conversation_encoding", "pair_encoding"):
+        monkeypatch.setattr(f"gym_data.encodings.{module}.BATCH", 7)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from gym_data import render
-from gym_data.loss_masks import unmark
-from gym_data.render import ChatTemplate
+from gym_data.chat import render
+from gym_data.chat.loss_masks import unmark
+from gym_data.chat.render import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 

@@ -5,8 +5,8 @@ import pytest
 from data_cases import chat
 
 from gym_data import DatasetConfig, File
+from gym_data.encodings.shared_prefixes import joined
 from gym_data.examples import Branched
-from gym_data.shared_prefixes import joined
 from gym_data.templates import Qwen3
 from gym_data.tokenizer import Tokenizer
 

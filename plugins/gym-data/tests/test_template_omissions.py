@@ -9,8 +9,8 @@ from data_cases import MARKED, UNMARKED, chat
 
 from gym_core.discovery import entries
 from gym_core.loading import load_component
-from gym_data.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest
-from gym_data.template_omissions import ANSWER, CALLS, RESULT, THOUGHTS
+from gym_data.chat.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest
+from gym_data.chat.template_omissions import ANSWER, CALLS, RESULT, THOUGHTS
 from gym_data.templates import JinjaFile
 
 VALUES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}

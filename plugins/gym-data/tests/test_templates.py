@@ -9,9 +9,9 @@ from gym_core import DataError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load_component
 from gym_data import DatasetConfig, File, Template
-from gym_data.loss_masks import unmark
+from gym_data.chat.loss_masks import unmark
+from gym_data.chat.render import ChatTemplate
 from gym_data.prepare import open_tokenizer
-from gym_data.render import ChatTemplate
 from gym_data.templates import ChatML, JinjaFile, Llama3, Qwen3
 
 NAMES = sorted(

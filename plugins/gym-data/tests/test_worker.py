@@ -13,10 +13,10 @@ import pytest
 from data_cases import MARKED, chat
 
 from gym_core import GymError
-from gym_data import render, template_worker
-from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest
-from gym_data.template_pool import WorkerPool
-from gym_data.template_worker import MEMORY, Worker
+from gym_data.chat import render, template_worker
+from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.chat.template_pool import WorkerPool
+from gym_data.chat.template_worker import MEMORY, Worker
 
 WORKER = Worker()
 
@@ -137,5 +137,5 @@ def test_as_many_processes_are_started_as_are_asked_at_once_and_one_stays():
 
 def test_a_process_that_renders_imports_no_numpy():
     """Every process that trains starts one: without numpy it begins in less than half the time."""
-    asked = "import sys, gym_data.template_worker; sys.exit('numpy' in sys.modules)"
+    asked = "import sys, gym_data.chat.template_worker; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

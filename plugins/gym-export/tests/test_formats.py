@@ -19,7 +19,7 @@ from gym_core import Artifact, GymError
 from gym_core.cli import run
 from gym_core.errors import OK
 from gym_core.record import RunRecord
-from gym_data import render
+from gym_data.chat import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.gguf.numbers import farthest

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gym_data.answer_format import AnswerFormat, CallFormat
+from gym_data.chat.answer_format import AnswerFormat, CallFormat
 from gym_serve.answer_parser import AnswerParser, Delta
 
 TAGGED = AnswerFormat(CallFormat("<tool_call>\n", "\n</tool_call>"), "<think>", "</think>")

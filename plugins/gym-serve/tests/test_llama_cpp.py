@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from hostile_templates import HOSTILE
 
 from gym_core import Artifact, GymError
-from gym_data import render
+from gym_data.chat import render
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_export import GGUF

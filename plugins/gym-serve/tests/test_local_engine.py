@@ -20,7 +20,7 @@ import torch
 from hostile_templates import HOSTILE
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_data import render
+from gym_data.chat import render
 from gym_data.location import locate
 from gym_serve.batching import grammar
 from gym_serve.batching.engine import BatchEngine

@@ -150,8 +150,8 @@ class Template(Component):
     def encoders(self) -> Mapping[str, Callable[[Any, Any], Iterator[Any]]]:
         """Return, by shape of the rows, what makes sequences of them where its text is not what does it.
 
-        Each is called with the reader of the rows and the tokenizer, as those of `gym_data.encoders` are, which stand in for the
-        shapes that are not here.
+        Each is called with the reader of the rows and the tokenizer, as those of `gym_data.encodings.encoders` are, which
+        stand in for the shapes that are not here.
         """
         return {}
 

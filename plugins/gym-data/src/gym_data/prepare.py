@@ -15,13 +15,13 @@ from typing import Any
 
 from gym_core import DataError, PluginError, cache_dir
 from gym_data import cache_eviction, token_cache
+from gym_data.chat.render import DAY
 from gym_data.config import DatasetConfig
-from gym_data.encoders import encoded
+from gym_data.encodings.encoders import encoded
 from gym_data.examples import Example, Examples, mapped
 from gym_data.kinds import Template
 from gym_data.mixing import divide
 from gym_data.provenance import answering, called, identity, maker
-from gym_data.render import DAY
 from gym_data.report import report_of, seen_in_training
 from gym_data.row_reader import Reader
 from gym_data.streaming import Stream, StreamedData, streamed

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gym_core import DataError
-from gym_data.encoders import Encoded, encoded
+from gym_data.encodings.encoders import Encoded, encoded
 from gym_data.examples import Examples
 from gym_data.mixing import MIXES
 from gym_data.report import report_of

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import tokenizers
 
 from gym_core import DataError
-from gym_data import loss_masks
-from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
-from gym_data.loss_masks import Rendered
+from gym_data.chat import loss_masks
+from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
+from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.special_tokens import NAME, SpecialTokenQuoter
+from gym_data.chat.template_pool import WORKERS, WorkerPool
 from gym_data.rows import Message
-from gym_data.special_tokens import NAME, SpecialTokenQuoter
-from gym_data.template_pool import WORKERS, WorkerPool
 from gym_data.tokenizer_files import read_tokenizer, renamed
 
 Tokens = npt.NDArray[np.int32]  #: [length]

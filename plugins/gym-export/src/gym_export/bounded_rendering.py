@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from gym_data.render import ChatTemplate
+from gym_data.chat.render import ChatTemplate
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], prompt: bool = True) -> str:

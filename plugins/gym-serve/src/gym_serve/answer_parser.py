@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from gym_data.answer_format import AnswerFormat
+from gym_data.chat.answer_format import AnswerFormat
 
 DECODER = json.JSONDecoder()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from gym_data.answer_format import AnswerFormat
+    from gym_data.chat.answer_format import AnswerFormat
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]

@@ -93,7 +93,7 @@ def calls_of(value: Any) -> list[dict[str, Any]]:
     """Return tool calls as OpenAI writes them; from a list, one call, or JSON text.
 
     Arguments stay an object or the JSON text of one, as they were: a chat template is given what it takes
-    (`gym_data.tool_calls`).
+    (`gym_data.chat.tool_calls`).
     """
     listed = load_json(value, "a tool call") if isinstance(value, str) else value
     calls = []

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gym_data.encoding import BATCH, NOTHING, Piece, batches
-from gym_data.loss_masks import Rendered
-from gym_data.pair_encoding import paired
-from gym_data.render import DAY
+from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.render import DAY
+from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
+from gym_data.encodings.pair_encoding import paired
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Preference, Prompt, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens

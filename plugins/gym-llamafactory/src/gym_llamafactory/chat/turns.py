@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gym_core import DataError
-from gym_data.loss_masks import Rendered
+from gym_data.chat.loss_masks import Rendered
 from gym_data.rows import Conversation
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory, formats, tools

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gym_data.answer_format import CallFormat
+from gym_data.chat.answer_format import CallFormat
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body
 from gym_serve.api.service import Service

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from gym_data.answer_format import AnswerFormat
+from gym_data.chat.answer_format import AnswerFormat
 from gym_serve.answer_parser import AnswerParser, Delta
 from gym_serve.api.errors import ONCE, HTTPProblem
 from gym_serve.api.service import Service, told

@@ -6,8 +6,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from gym_data.chat_rendering import ChatTemplateSpec
-from gym_data.loss_masks import Rendered
+from gym_data.chat.chat_rendering import ChatTemplateSpec
+from gym_data.chat.loss_masks import Rendered
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import ModelSource, ScoreInput, ServedModel
 from gym_torch.generation.sampling import Scores

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from gym_core import DataError
-from gym_data.chat_rendering import RenderRequest
-from gym_data.template_pool import WORKERS
+from gym_data.chat.chat_rendering import RenderRequest
+from gym_data.chat.template_pool import WORKERS
 from gym_serve.batching.batch_model import Words
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest

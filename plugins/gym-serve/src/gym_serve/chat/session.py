@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gym_core import GymError
-from gym_data.answer_format import AnswerFormat
+from gym_data.chat.answer_format import AnswerFormat
 from gym_serve.answer_parser import AnswerParser, Delta, ToolCall
 from gym_serve.contract import Engine, Request, Sampling, Usage
 from gym_serve.names import Asked, asked

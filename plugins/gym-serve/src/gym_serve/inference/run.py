@@ -13,7 +13,7 @@ from typing import Any
 
 from gym_core import GymError
 from gym_core.errors import Interrupted
-from gym_data.answer_format import AnswerFormat
+from gym_data.chat.answer_format import AnswerFormat
 from gym_serve.answer_parser import AnswerParser, Delta
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from gym_core import GymError
-from gym_data.answer_format import answer_format_of
-from gym_data.template_hash import template_hash
+from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.template_hash import template_hash
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Unknown

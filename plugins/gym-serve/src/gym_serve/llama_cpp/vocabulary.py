@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLTokenizer
 
-from gym_data.chat_rendering import ChatTemplateSpec
-from gym_data.loss_masks import Rendered
-from gym_data.special_tokens import SpecialTokenQuoter
-from gym_data.template_pool import WORKERS
+from gym_data.chat.chat_rendering import ChatTemplateSpec
+from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.special_tokens import SpecialTokenQuoter
+from gym_data.chat.template_pool import WORKERS
 from gym_serve.llama_cpp.library import GGUFModel
 
 TEMPLATE = "tokenizer.chat_template"  #: key of the usual one; others have `.NAME` behind it

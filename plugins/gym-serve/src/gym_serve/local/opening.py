@@ -12,10 +12,10 @@ import torch
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
-from gym_data.answer_format import answer_format_of
+from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.template_hash import template_hash
 from gym_data.location import locate
 from gym_data.prepare import tokenizer_with
-from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_manage.recorded import recorded
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, PluginError, Run
+from gym_data.chat.template_hash import template_hash
 from gym_data.kinds import Data
 from gym_data.location import is_hub_id, lasting
-from gym_data.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_data.tokenizer_files import read_tokenizer
 from gym_optim.promises import named

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gym_core import Artifact, GymError
-from gym_data.answer_format import answer_format_of
-from gym_data.template_hash import template_hash
+from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel
 from gym_serve.local.opening import UNBOUNDED, artifact_in, check_template, tokenizer_of

@@ -11,12 +11,12 @@ from itertools import groupby, islice
 from typing import Any, TypeVar
 
 from gym_core import GymError
-from gym_data.chat_rendering import RenderRequest, RenderResult
-from gym_data.loss_masks import Rendered
+from gym_data.chat.chat_rendering import RenderRequest, RenderResult
+from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.template_pool import WORKERS
+from gym_data.encodings.shared_prefixes import Segments, joined
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured
-from gym_data.shared_prefixes import Segments, joined
-from gym_data.template_pool import WORKERS
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -38,7 +38,7 @@ class Piece:
     key: bytes
     about: Mapping[str, Any] | None = None  #: what else its example has, see `gym_data.examples.KINDS`
     remarks: Sequence[str] = ()  #: what the report counts about its row
-    segments: Segments = ()  #: where its tokens are those of several sequences, see `gym_data.shared_prefixes`
+    segments: Segments = ()  #: where its tokens are those of several sequences, see `gym_data.encodings.shared_prefixes`
 
 
 def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
-from gym_data.template_worker import Worker
+from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest, RenderResult
+from gym_data.chat.template_worker import Worker
 
 
 class WorkerPool:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
-from gym_data.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.chat.template_pool import WORKERS
 from gym_data.rows import Message
-from gym_data.template_pool import WORKERS
 
 ASKED: Message = {"role": "user", "content": "gymquestion"}
 CONTENT, THOUGHT, NAME = "gymcontent", "gymthought", "gymfunction"

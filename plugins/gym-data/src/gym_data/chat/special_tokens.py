@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gym_data.render import GENERATION_END, GENERATION_START
+from gym_data.chat.render import GENERATION_END, GENERATION_START
 from gym_data.rows import Message
 
 QUOTE = "\ufdd0{}\ufdd1"

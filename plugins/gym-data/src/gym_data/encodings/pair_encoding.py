@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gym_data.chat_rendering import RenderRequest
-from gym_data.encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
+from gym_data.chat.chat_rendering import RenderRequest
+from gym_data.chat.loss_masks import Rendered
+from gym_data.encodings.conversation_encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
 from gym_data.formats.parsing import UntrainableRowError
-from gym_data.loss_masks import Rendered
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gym_data.encoding import Piece, cut, with_system
+from gym_data.encodings.conversation_encoding import Piece, cut, with_system
 from gym_data.row_reader import Reader
 from gym_data.rows import Stepwise, judged_steps
 from gym_data.tokenizer import Tokenizer

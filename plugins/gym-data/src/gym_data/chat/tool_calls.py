@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gym_data.chat.template_omissions import arguments
 from gym_data.rows import Message
-from gym_data.template_omissions import arguments
 
 NAME, KEY, VALUE = "gymfunction", "gymargument", "gymvalue"
 AS_TEXT = json.dumps({KEY: VALUE})

@@ -1,6 +1,6 @@
 """What the chat templates of one tokenizer make of conversations: texts, what of them is trained on, and what they leave out.
 
-Templates are foreign code: `gym_data.template_worker` runs this in a process of its own.
+Templates are foreign code: `gym_data.chat.template_worker` runs this in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from gym_data import loss_masks, template_omissions
-from gym_data.loss_masks import Rendered
-from gym_data.render import ChatTemplate
+from gym_data.chat import loss_masks, template_omissions
+from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.render import ChatTemplate
+from gym_data.chat.special_tokens import SpecialTokenQuoter
+from gym_data.chat.tool_calls import Calls, calls_of_template
 from gym_data.rows import Message
-from gym_data.special_tokens import SpecialTokenQuoter
-from gym_data.tool_calls import Calls, calls_of_template
 
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
 
@@ -60,7 +60,7 @@ class RenderResult:
     """What became of a conversation."""
 
     sequences: list[Rendered]
-    lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.template_omissions`
+    lost: Sequence[str] = ()  #: what the template leaves out, see `gym_data.chat.template_omissions`
 
 
 class ChatRenderer:

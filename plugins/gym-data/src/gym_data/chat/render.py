@@ -1,7 +1,7 @@
 """Rendering chat templates, which are foreign code: in a sandbox, with bounds on time and size.
 
 What these bounds do not see (a filter that works for minutes, the memory of a finished text) ends the process in which
-`gym_data.template_worker` has templates rendered.
+`gym_data.chat.template_worker` has templates rendered.
 
 The environment is the one transformers documents for chat templates, so that both render the same text.
 """
@@ -29,7 +29,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 SECONDS = 5.0  #: longest rendering of one conversation
-ALARM = False  #: whether this process may be ended when that is over, see `gym_data.template_worker`
+ALARM = False  #: whether this process may be ended when that is over, see `gym_data.chat.template_worker`
 GRACE = 0.5  #: seconds after which it is, if the template has not noticed by itself
 CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the way
 WIDTH = 100_000  #: largest number a padding or repeating function may be given

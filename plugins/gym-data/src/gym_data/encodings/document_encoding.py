@@ -8,8 +8,8 @@ from itertools import groupby
 
 import numpy as np
 
-from gym_data.chat_rendering import RenderRequest
-from gym_data.encoding import BATCH, Piece, batches, cut, rendered
+from gym_data.chat.chat_rendering import RenderRequest
+from gym_data.encodings.conversation_encoding import BATCH, Piece, batches, cut, rendered
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Text
 from gym_data.tokenizer import Mask, Tokenizer, Tokens

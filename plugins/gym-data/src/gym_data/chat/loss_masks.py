@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from gym_data.render import GENERATION_END, GENERATION_START
+from gym_data.chat.render import GENERATION_END, GENERATION_START
+from gym_data.chat.special_tokens import SpecialTokenQuoter
 from gym_data.rows import Message
-from gym_data.special_tokens import SpecialTokenQuoter
 
 if TYPE_CHECKING:
     import numpy as np

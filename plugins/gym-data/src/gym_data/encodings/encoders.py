@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from gym_data.document_encoding import encode_texts
-from gym_data.encoding import Piece, encode_conversations, encode_feedback, encode_prompts
-from gym_data.pair_encoding import encode_preferences
+from gym_data.encodings.conversation_encoding import Piece, encode_conversations, encode_feedback, encode_prompts
+from gym_data.encodings.document_encoding import encode_texts
+from gym_data.encodings.pair_encoding import encode_preferences
+from gym_data.encodings.stepwise_encoding import encode_steps
 from gym_data.progress import counted
 from gym_data.row_reader import Reader
 from gym_data.sequences import Sequences
-from gym_data.stepwise_encoding import encode_steps
 from gym_data.tokenizer import Tokenizer
 
 ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {

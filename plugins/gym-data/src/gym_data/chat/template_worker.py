@@ -21,9 +21,9 @@ from threading import Lock, Thread
 from typing import IO, Any
 
 from gym_core import GymError
-from gym_data import render
-from gym_data.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest, RenderResult
-from gym_data.loss_masks import Rendered
+from gym_data.chat import render
+from gym_data.chat.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest, RenderResult
+from gym_data.chat.loss_masks import Rendered
 
 try:
     import resource
@@ -34,7 +34,7 @@ MEMORY = 2 << 30  #: bytes of address space that the process may have; it needs 
 ALARMED = None if resource is None else -signal.SIGALRM  #: exit code after the alarm
 NOT_TRIED = {"error": "a conversation before it was refused"}
 READY = b"ready\n"  #: what the process says first
-COMMAND = (sys.executable, "-P", "-m", "gym_data.template_worker")
+COMMAND = (sys.executable, "-P", "-m", "gym_data.chat.template_worker")
 
 
 class Worker:

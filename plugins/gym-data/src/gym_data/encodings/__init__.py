@@ -1,0 +1,1 @@
+"""From rows of each shape to sequences of tokens."""
