@@ -37,6 +37,7 @@ def raises_together(texts):
 def column(texts, nosuch): return []
 def nan(texts): return [float("nan") if t == "5" else 1.0 for t in texts]
 def infinite(texts): return [float("inf") if t == "5" else 1.0 for t in texts]
+def enormous(texts): return [-1e308 if t == "5" else 1.0 for t in texts]
 def count(texts): return [1.0]
 def hangs(texts): time.sleep(1000)
 def backtracks(texts): re.match("(a+)+$", "a" * 50 + "!")
@@ -118,6 +119,7 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
         ("column", "wants `nosuch`", "row row-0"),
         ("nan", "returned nan", "row row-1"),
         ("infinite", "returned inf", "row row-1"),
+        ("enormous", "returned -1e+308", "row row-1"),
         ("count", "returned 1 scores for 4 completions", "rows row-0 to row-3"),
         ("hangs", "did not return within 1 s", "rows row-0 to row-3"),
         ("backtracks", "did not return within 1 s", "rows row-0 to row-3"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,9 @@ from gym_rewards.separate_process import plain
 from gym_rewards.worker_process import Raised
 
 Scores = list[float | None]
+LARGEST = (
+    1e38  #: about what fp32 holds, in which scores are learnt; the mean or deviation of larger ones may be no number
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,9 @@ def ask_reward(
         if len(scores) != len(inputs):
             why = f"returned {len(scores)} scores for {len(inputs)} completions"
             return Outcome([None] * len(inputs), [Failure(why, every, "return one for each completion, in order")])
-        odd = [i for i in every if (value := scores[i]) is not None and not math.isfinite(value)]
-        failures = [
-            Failure(f"returned {scores[i]}", (i,), "return a finite number, or None to say nothing") for i in odd
-        ]
+        odd = [i for i in every if (value := scores[i]) is not None and not abs(value) <= LARGEST]
+        fix = f"return a number of at most {LARGEST:g}, or None to say nothing"
+        failures = [Failure(f"returned {scores[i]}", (i,), fix) for i in odd]
         return Outcome([None if i in odd else scores[i] for i in every], failures)
     if len(inputs) == 1:
         return Outcome([None], [whole])
