@@ -20,7 +20,7 @@ from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_rl.rollout_log.from_experience import samples
-from gym_rl.rollouts import mismatch_check
+from gym_rl.rollouts import mismatch_check, position_check
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
@@ -48,7 +48,8 @@ def rollouts(parts: RLParts) -> Contribution:
 def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass]) -> Contribution:
     """Return rollouts whose rounds have further columns: `more` fills each, by its name, before a round is trained on.
 
-    Raises RecipeError where a step cannot be cut into groups, or where no process has a whole model to sample from.
+    Raises RecipeError where a step cannot be cut into groups, where no process has a whole model to sample from, or where that
+    has too few positions.
     """
     config, tokenizer = parts.config, Tokenizer(parts.model.path)
     if shards(parts.run.recipe):
@@ -57,6 +58,8 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
             key="distributed",
             fix="set `distributed: ddp`",
         )
+    longest = max(int(each.lengths.max()) for each in (parts.data.train, parts.data.validation) if each)
+    position_check.check(parts.adapted.model, longest, config.max_new_tokens)
 
     def state() -> dict[str, float]:
         """Return how far training is, as rewards are told."""
