@@ -189,12 +189,14 @@ ROW = {"tool_calls": [call("weather", city="Rome", days=2), call("time")]}
         (block("{broken") + block(WEATHER), 0, 0),
         (block(WEATHER) + "<tool_call>" + TIME, 0, 0),
         ("<tool_call>" * 50_000, 0, 0),
+        ("[" * 900 + "]" * 900, 0, 0),
+        (block("[" * 900 + "]" * 900), 0, 0),
         (block("[" * 50_000), 0, 0),
         (block('{"name": ["weather"]}'), 0, 0),
         ("I will call weather.", 0, 0),
         ("", 0, 0),
     ],
-    ids=range(19),
+    ids=range(21),
 )
 def test_tool_calls(text, whole, part):
     assert scores(ToolCall(), text, row=ROW) == [whole]

@@ -51,7 +51,7 @@ class ToolCallScore:
         expected = calls(item.row[self.config.calls])
         try:
             made = calls(item.text, wholly=False)
-        except ValueError:
+        except (ValueError, RecursionError):  # brackets in brackets are quickly written
             return 0.0
         if not expected or not made:
             return float(not expected and not made)
