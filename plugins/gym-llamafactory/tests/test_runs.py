@@ -261,10 +261,11 @@ def test_ppo_samples_as_there() -> None:
     usual: Any = load_recipe(keys).algorithm
     assert (usual.temperature, usual.top_p, usual.max_new_tokens, usual.beta) == (0.95, 0.7, 1024, 0.2)
     given: Any = load_recipe(
-        keys | {"temperature": 1.0, "max_new_tokens": 64, "beta": 0.1, "ppo_buffer_size": 2}
+        keys | {"temperature": 1.0, "max_new_tokens": 64, "beta": 0.1, "ppo_buffer_size": 2, "ppo_epochs": 3}
     ).algorithm
     assert (given.temperature, given.max_new_tokens, given.beta, given.num_mini_batches) == (1.0, 64, 0.1, 2)
-    for key, value in {"ppo_epochs": 4, "ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
+    assert (usual.num_iterations, given.num_iterations) == (4, 3)
+    for key, value in {"ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
         with pytest.raises(RecipeError, match=r"only `|stays as it is"):
             load_recipe(keys | {key: value})
 

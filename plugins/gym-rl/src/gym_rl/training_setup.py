@@ -104,7 +104,8 @@ def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
 def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     """Return what fills columns of a round before it is trained on, by their names. Nothing is computed where there is none."""
     found = dict[str, Pass]()
-    if parts.config.num_mini_batches > 1 and not engine.exact:  # else the policy that learns is the one that sampled
+    steps = parts.config.num_mini_batches * parts.config.num_iterations
+    if steps > 1 and not engine.exact:  # else the policy that learns is the one that sampled
         found["old_log_probs"] = Scorer(parts.policy)
     for score in parts.references:
         found["ref_log_probs"] = reference_pass(score)

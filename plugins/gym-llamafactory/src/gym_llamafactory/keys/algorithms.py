@@ -84,7 +84,7 @@ class AlgorithmKeys(Keys):
         Key("temperature", "algorithm.temperature", "ppo", float, 0.95),
         Key("top_p", "algorithm.top_p", "ppo", float, 0.7),
         Key("ppo_buffer_size", "algorithm.num_mini_batches", "ppo", int, 1),
-        Key("ppo_epochs", "algorithm.num_mini_batches", "ppo", only(1)),
+        Key("ppo_epochs", "algorithm.num_iterations", "ppo", int, 4),
         Key("ppo_score_norm", "algorithm.beta", "ppo", only(False)),
         Key("ppo_whiten_rewards", "algorithm.beta", "ppo", only(False)),
         Key(

@@ -49,6 +49,9 @@ class PolicyGradient(TorchAlgorithm):
     """Group size: completions sampled for each prompt (`num_generations` in TRL, `rollout.n` in verl)."""
     num_mini_batches: PositiveInt = 1
     """Mini-batches: optimizer steps for the completions of one round. More than one makes the later ones off-policy."""
+    num_iterations: PositiveInt = 1
+    """Iterations over the completions of a round: how often each of them is learnt from (`num_iterations` in TRL, `ppo_epochs` in
+    verl). A round has that many times `num_mini_batches` optimizer steps."""
     max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
     """Maximum length of a completion, in tokens."""
     temperature: Annotated[float, Field(gt=0)] = 1.0

@@ -34,24 +34,30 @@ class MiniBatches:
 
     def own_share(self, experience: Experience, rank: int, world: int) -> Iterator[Sequence[Rollout]]:
         """Yield this process's batches of a whole round, as its steps will have them, each completion once."""
-        for part in range(math.ceil(len(experience.prompts) / self.size)):
+        for part in range(self._parts(experience)):
             batches, spare = self._batches(self._part(experience, part), rank, world)
             yield from batches[: len(batches) - spare]
 
     def step(self, experience: Experience, part: int, asked: tuple[int, int], rank: int, world: int) -> Step:
-        """Return mini-batch `part` of a round; `asked` are the prompts of the run before the round, and up to its end."""
-        answers, counted = self._part(experience, part), in_loss(experience, self.config)
+        """Return step `part` of a round, a mini-batch; `asked` are the prompts of the run before the round, and up to its end."""
+        gone, place = divmod(part, self._parts(experience))
+        answers, counted = self._part(experience, place, fresh=part == 0), in_loss(experience, self.config)
         some = [answer for answer in answers if counted[answer.number]]
         shared = [replace(answer, share=len(answers) / len(some)) for answer in some]
         batches, spare = self._batches(shared or answers, rank, world)
-        share = min((part + 1) * self.size, len(experience.prompts)) / len(experience.prompts)
+        passes = self.config.num_iterations
+        share = (gone + min((place + 1) * self.size, len(experience.prompts)) / len(experience.prompts)) / passes
         epoch = round((asked[0] + (asked[1] - asked[0]) * share) / len(self.prompts), 6)
         return Step(batches, epoch, spare, {UNLEARNT: float(not some)}, idle=not some)
 
-    def _part(self, experience: Experience, part: int) -> list[Rollout]:
+    def _parts(self, experience: Experience) -> int:
+        """Return the number of mini-batches of a round."""
+        return math.ceil(len(experience.prompts) / self.size)
+
+    def _part(self, experience: Experience, part: int, fresh: bool = True) -> list[Rollout]:
         """Return the completions of mini-batch `part` of a round."""
         chosen = slice(part * self.size, (part + 1) * self.size)
-        return experience.rollouts(self.prompts, fresh=part == 0)[chosen]
+        return experience.rollouts(self.prompts, fresh)[chosen]
 
     def _batches(self, rollouts: Sequence[Rollout], rank: int, world: int) -> tuple[list[list[Rollout]], int]:
         """Cut completions into batches; those to one prompt stay together as far as they fit.

@@ -116,14 +116,15 @@ class Rollouts(Source):
     def _rounds(self, more: int = 0) -> Dataset[Prompt]:
         """Return the prompts of each round in order; with `max_steps` that many `more` rounds than are needed for whole ones."""
         train, config = self.train, self.config
-        rounds = math.ceil(train.max_steps / config.num_mini_batches) + more if train.max_steps else None
+        steps = config.num_mini_batches * config.num_iterations
+        rounds = math.ceil(train.max_steps / steps) + more if train.max_steps else None
         schedule = {"batch_size": prompts_in(train, config), "accumulate": 1, "max_steps": rounds}
         return Dataset(self.prompts, train.model_copy(update=schedule), self.fingerprint, self.layout)
 
     def _first_steps(self) -> Ints:
         """Return the first step of each round, and the end, `[rounds + 1]`: a round has fewer steps where the data end."""
         completions = np.diff(self.order.bounds) * self.config.group_size
-        return np.cumsum([0, *-(-completions // self.mini_batches.size)])
+        return np.cumsum([0, *-(-completions // self.mini_batches.size) * self.config.num_iterations])
 
     def _round(self, number: int, rank: int, world: int) -> tuple[Experience, dict[str, float]]:
         """Return a round and what is logged of it, stage after stage; each gets what the one before made, and adds to it."""
