@@ -13,9 +13,8 @@ from gym_rewards.separate_process import plain
 from gym_rewards.worker_process import Raised
 
 Scores = list[float | None]
-LARGEST = (
-    1e38  #: about what fp32 holds, in which scores are learnt; the mean or deviation of larger ones may be no number
-)
+#: About what fp32 holds, in which scores are learnt; the mean or deviation of larger ones may be no number.
+LARGEST = 1e38
 
 
 @dataclass(frozen=True)
