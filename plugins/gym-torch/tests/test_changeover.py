@@ -6,18 +6,21 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import gym_torch_compiled
 import pytest
+import torch
 from gym_torch_bench import Crash, Event, make_run, same, train, weights
 from torch import nn
 
 from gym_adapters import LoRA
-from gym_core import Run
+from gym_core import RecipeError, Run
 from gym_core.record import RunRecord
 from gym_torch.compile_ahead import TRIAL, has_room, said
 from gym_torch.compiled import ahead_of_time, compiled_code
 from gym_torch.compiled.compiling import Trial
 from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
+from gym_torch.loop.checks import check_compiled
 from gym_torch.model import frozen_products
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
@@ -43,14 +46,7 @@ class Later(Ahead):
 @pytest.fixture
 def other_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Have compiled layers compute a little else, as rounding would have it, and more visibly."""
-
-    def install(layers: list[nn.Module], *_: object) -> None:
-        for layer in layers:
-            layer.register_forward_hook(lambda _module, _inputs, output: output * 1.01)
-
-    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
-    monkeypatch.setattr(ahead_of_time, "make", lambda groups, *_: [alike.layers[0] for alike in groups])
-    monkeypatch.setattr(ahead_of_time, "install", install)
+    gym_torch_compiled.other_code(monkeypatch, tmp_path / "compiled")
 
 
 def begun(model: Path, output: Path, step: int, event: int | None = None) -> Run:
@@ -86,6 +82,26 @@ def test_so_does_one_with_real_code(model_path: Path, tmp_path: Path, monkeypatc
         train(begun(model_path, tmp_path / f"{killed}", 3))
         assert same(weights(tmp_path / "whole"), weights(tmp_path / f"{killed}"))
     assert len(list((tmp_path / "compiled").glob("layers-*/note.json"))) == 1
+
+
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_several_processes_change_over_before_they_begin(
+    strategy: str, step: int, model_path: Path, tmp_path: Path, other_code: None
+) -> None:
+    """Layers in shards cannot be looked at, so a run that one process began does not wait for its step either."""
+    found = gym_torch_compiled.in_two(strategy, model_path, tmp_path / "two", step)
+    gym_torch_compiled.begun(tmp_path / "one", 0)
+    train(make_run(model_path, tmp_path / "one", max_steps=3, accumulate=2))
+    assert found == pytest.approx(gym_torch_compiled.losses(tmp_path / "one"), rel=1e-5)
+    assert RunRecord(tmp_path / "two" / "0" / "run.json").read()[RECORD]["from_step"] == 0
+
+
+def test_layers_that_come_to_an_accelerator_in_shards_are_not_compiled() -> None:
+    with pytest.raises(RecipeError, match="fsdp brings layers to cuda in shards"):
+        check_compiled(True, True, torch.device("cuda"))
+    for asked, cut, device in ((True, True, "cpu"), ("auto", True, "cuda"), (True, False, "cuda")):
+        check_compiled(asked, cut, torch.device(device))
 
 
 def test_products_of_one_dnn_do_not_depend_on_whether_layers_will_be_compiled(

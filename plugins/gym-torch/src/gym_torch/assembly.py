@@ -117,10 +117,13 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     alone = accelerator.num_processes == 1
     if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
+    policy.train()  # layers that compute again do so in training alone
     changeover = None  # layers that talk to other processes are not compiled, also where the run was before
-    if spread.context is None:
+    if spread.context is None and layers.placed(accelerator.device):
         changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
-    wrapped = spread.wrap(policy).train()
+        if not alone:
+            changeover.now(training_state.step_of(found) if found else 0)
+    wrapped = spread.wrap(policy)
     check_shared(policy, spread)
 
     groups = groups_of(policy.model, policy)

@@ -90,10 +90,16 @@ def put_optimizer(path: Path, job: Job, policy: Policy[Any]) -> None:
     optimizer_state.put(job.optimizer, policy, load_file(path / OPTIMIZER), state["optimizer"], job.spread.like)
 
 
+def step_of(path: Path) -> int:
+    """Return how many steps were taken when a checkpoint was written."""
+    step: int = json.loads((path / STATE).read_text(encoding="utf-8"))["progress"]["step"]
+    return step
+
+
 def extend(path: Path, source: Source) -> None:
     """Have a source plan on from a checkpoint, whose run may have had fewer steps."""
     state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    source.extend(state["source"], state["progress"]["step"])
+    source.extend(state["source"], step_of(path))
 
 
 def restore(path: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any]) -> int:

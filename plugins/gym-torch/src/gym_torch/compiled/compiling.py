@@ -58,6 +58,10 @@ class Layers:
     bf16: bool
     recomputed: Policy = False  #: what they compute again, as `recompute_layers` was told
 
+    def placed(self, device: torch.device) -> bool:
+        """Whether they are on the kind of device that they train on: for another they would be compiled for nothing."""
+        return self.model.device.type == device.type
+
     @cached_property
     def what(self) -> str:
         """What tells the layers from others: what they are made of and by whose code, and what they compute again."""

@@ -2,7 +2,8 @@
 
 Compiling takes tens of seconds, and the same folder keeps the code for every later run. So where it is not there yet, a process
 beside the run compiles a copy of the first layer, and the run changes over once that is done. A resumed run changes over at the
-same step: its numbers are those of a run that nobody interrupted. A run that ends before does not wait.
+same step: its numbers are those of a run that nobody interrupted. A run that ends before does not wait. Several processes change
+over before they begin.
 """
 
 from __future__ import annotations
@@ -66,6 +67,13 @@ class Changeover:
             self.record.update(**{RECORD: {"from_step": step, **asdict(found)}})  # before a number depends on it
         if step >= self.step:
             self._change(step)
+
+    def now(self, step: int) -> None:
+        """Change over at once, if the run ever does: layers that are laid out over processes can no longer be looked at."""
+        if self.step is not None and step < self.step and not self.done:
+            self.step = step
+            self.record.update(**{RECORD: {"from_step": step}})
+        self.before(step)
 
     def _change(self, step: int) -> None:
         try:

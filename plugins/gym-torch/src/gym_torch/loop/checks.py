@@ -17,6 +17,7 @@ from gym_torch.distributed.context_parallel import check_model
 from gym_torch.distributed.strategies import check_cut, shards, sharing
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
+from gym_torch.model import precision_probe
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 
@@ -25,11 +26,22 @@ def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> N
     """Raise RecipeError for what the algorithm, the optimizer and the model cannot do together."""
     check_cut(recipe)
     check_model(model, sharing(recipe))
+    check_compiled(model.compile, shards(recipe), precision_probe.device())
     if model.neftune_noise_alpha and config.disable_dropout:
         raise RecipeError(
             "the noise would be in the policy and not in what it is compared with",
             key="model.neftune_noise_alpha",
             fix="leave it out: it is for algorithms without a comparison, such as sft",
+        )
+
+
+def check_compiled(asked: bool | str, cut: bool, device: torch.device) -> None:
+    """Raise RecipeError where layers are to be compiled that come to their device in shards alone."""
+    if asked is True and cut and device.type != "cpu":
+        raise RecipeError(
+            f"fsdp brings layers to {device.type} in shards, and layers are not compiled there",
+            key="model.compile",
+            fix="leave it out, or set `distributed: ddp`",
         )
 
 
