@@ -15,9 +15,9 @@ from torch.distributed import TCPStore
 
 from gym_core.record import RunRecord
 from gym_torch import DDP, FSDP
+from gym_torch.compiled import ahead_of_time, compiled_code
+from gym_torch.compiled.layer_calls import SHORT, Alike
 from gym_torch.loop.changeover import RECORD
-from gym_torch.model import ahead_of_time, compiled_code
-from gym_torch.model.layer_calls import SHORT, Alike
 
 STRATEGIES = {"ddp": DDP, "fsdp": FSDP}
 

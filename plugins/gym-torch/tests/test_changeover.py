@@ -16,7 +16,7 @@ from gym_adapters import LoRA
 from gym_core import RecipeError, Run
 from gym_core.record import RunRecord
 from gym_torch.compile_ahead import TRIAL, has_room, said
-from gym_torch.compiled import ahead_of_time, compiled_code
+from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Trial
 from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
@@ -139,6 +139,16 @@ def test_the_step_is_recorded_before_anything_depends_on_it(
     assert ahead.ended
     assert calls == ([] if step is None else [step])
     assert told is False if step is None else told["from_step"] == step and told["seconds_in_the_run"] == 0.5
+
+
+def test_layers_that_stay_as_they_are_are_not_said_to_be_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = RunRecord(tmp_path / "run.json")
+    with Changeover(record, lambda: None, Later(FASTER, 0), True) as changeover:
+        changeover.before(3)
+    assert record.read()[RECORD] is False and changeover.done
+    assert "layers are compiled" not in capsys.readouterr().err
 
 
 def test_a_run_that_ends_before_does_not_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

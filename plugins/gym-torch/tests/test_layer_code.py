@@ -224,31 +224,52 @@ def test_evaluation_that_differs_from_training_is_computed_as_it_is(
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.fixture
+def stale(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Have whatever is compiled come out as it did before, in a folder of the test; return where to."""
+    shutil.copytree(folder / "compiled", tmp_path / "compiled")
+    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
+    before = tmp_path / "stale"
+    shutil.copytree(compiled_code.folder_of(Layers(adapted(), PACKED, bf16=False).what), before)
+    made: list[Path] = []
+
+    def make(groups: list[Any], _bf16: bool, into: Path) -> list[Any]:
+        made.append(into)
+        shutil.copytree(before, into, dirs_exist_ok=True)
+        return [alike.layers[0] for alike in groups]
+
+    monkeypatch.setattr(ahead_of_time, "make", make)
+    return made
+
+
 def test_code_on_the_disk_that_computes_something_else_is_made_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stale: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And layers stay as they are where that is no better."""
     changed(monkeypatch, 2.0, 2.0)
     model = adapted()
     layers = Layers(model, PACKED, bf16=False)
-    shutil.copytree(folder / "compiled", tmp_path / "compiled")
-    monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
-    stale = tmp_path / "stale"
-    shutil.copytree(compiled_code.folder_of(layers.what), stale)
-    made: list[Path] = []
-
-    def make(groups: list[Any], _bf16: bool, into: Path) -> list[Any]:
-        made.append(into)
-        shutil.copytree(stale, into, dirs_exist_ok=True)
-        return [alike.layers[0] for alike in groups]
-
-    monkeypatch.setattr(ahead_of_time, "make", make)
-    layers.compile()
+    assert layers.compile() is None
     said = capsys.readouterr().err
-    assert len(made) == 1 and said.count("computes something else") == 2
+    assert len(stale) == 1 and said.count("computes something else") == 2
     assert said.index("are compiled again") < said.index("stay as they are")
     assert not any("forward" in vars(layer) for layer in recomputable(model))
     assert compiled_code.known(layers.what) is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_one_process_finds_holds_for_all(times: int, stale: list[Path]) -> None:
+    """Else some compute by their code and others do not, and a resumed run computes something else again."""
+    model, asked = adapted(), 0
+
+    def everywhere(own: list[str]) -> list[str]:
+        nonlocal asked
+        asked += 1
+        return [*own, "elsewhere it computes something else"] if asked in (1, 3)[:times] else own
+
+    took = Layers(model, PACKED, bf16=False).compile(everywhere)
+    assert (took is None) is (times == 2) and len(stale) == 1
+    assert all(("forward" in vars(layer)) is (times == 1) for layer in recomputable(model))
 
 
 def test_layers_that_compute_otherwise_have_code_of_their_own() -> None:

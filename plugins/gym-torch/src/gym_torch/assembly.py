@@ -23,6 +23,7 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Parts, contributed
 from gym_torch.distributed.accelerator import new_accelerator, spread_of
+from gym_torch.distributed.collectives import gathered
 from gym_torch.distributed.context_parallel import check_dropout, check_shared
 from gym_torch.distributed.strategies import sharing
 from gym_torch.further_models import trained_further
@@ -120,7 +121,9 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     policy.train()  # layers that compute again do so in training alone
     changeover = None  # layers that talk to other processes are not compiled, also where the run was before
     if spread.context is None and layers.placed(accelerator.device):
-        changeover = resources.enter_context(changeover_of(run, layers, model.compile, source.tokens, alone))
+        everywhere = partial(gathered, accelerator)
+        ahead = changeover_of(run, layers, model.compile, source.tokens, alone, everywhere)
+        changeover = resources.enter_context(ahead)
         if not alone:
             changeover.now(training_state.step_of(found) if found else 0)
     wrapped = spread.wrap(policy)

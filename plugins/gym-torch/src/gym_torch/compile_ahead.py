@@ -14,6 +14,7 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -28,6 +29,7 @@ from gym_core.record import Unwritten
 from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Layers, Trial
 from gym_torch.compiled.layer_calls import ROWS
+from gym_torch.compiled.layer_code import Everywhere
 from gym_torch.config import torch_algorithm
 from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
@@ -44,26 +46,29 @@ GO_ON = "go on"  #: tells the process not to end with the run
 TRIAL = "trial: "  #: begins the line in which the process says what it found
 
 
-def changeover_of(run: Run, layers: Layers, asked: bool | str, tokens: int, alone: bool = True) -> Changeover:
+def changeover_of(
+    run: Run, layers: Layers, asked: bool | str, tokens: int, alone: bool = True, everywhere: Everywhere = list
+) -> Changeover:
     """Return what compiles the layers of a run over so many tokens, or leaves them as they are.
 
-    `alone` says whether one process trains. Layers on an accelerator, those of several processes, and those of a model that the
+    `alone` says whether one process trains; `everywhere` joins the lists of all of them. Layers on an accelerator, those of several processes, and those of a model that the
     memory has no room for twice, are tried before the first step.
     """
+    compiled = partial(layers.compile, everywhere)
     told: Any = run.record.read().get(RECORD) if run.resuming else None
     if told is None:
         told = run.ranks.agree(lambda: {"from_step": None} if wanted(layers, asked, tokens) else False)
         run.record.update(**{RECORD: told})
     if told is False:
-        return Changeover(run.record, layers.compile, None, asked, done=True)
+        return Changeover(run.record, compiled, None, asked, done=True)
     _ = layers.what  # which names them as they are now: a strategy may wrap them
     if told["from_step"] is not None:
-        return Changeover(run.record, layers.compile, None, asked, told["from_step"])
+        return Changeover(run.record, compiled, None, asked, told["from_step"])
     trial = run.ranks.agree(lambda: (compiled_code.known(layers.what) or {}).get("trial"))
     if trial is None and not (alone and run.recipe.model is not None and has_room(layers.model)):
         trial = run.ranks.agree(lambda: asdict(layers.tried()))
     ahead = Beside(run, layers) if trial is None else Known(Trial(**trial))
-    return Changeover(run.record, layers.compile, ahead, asked)
+    return Changeover(run.record, compiled, ahead, asked)
 
 
 def wanted(layers: Layers, asked: bool | str, tokens: int) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_torch.compiled.layer_calls import SHORT, Alike, Forward, Met, gradients
-from gym_torch.compiled.layer_code import CompiledForward, LayerCode, UnfitError
+from gym_torch.compiled.layer_code import CompiledForward, Everywhere, LayerCode, UnfitError
 from gym_torch.patched_forward import surround
 
 CLOSE = {
@@ -40,16 +40,27 @@ def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
     return forwards
 
 
-def install(layers: list[nn.Module], bf16: bool, codes: list[int], folder: Path, met: Met) -> None:
+def install(
+    layers: list[nn.Module], bf16: bool, codes: list[int], folder: Path, met: Met, everywhere: Everywhere = list
+) -> None:
     """Have each layer compute by its code, in place, once one layer of each code is found to compute the same.
 
-    Raises UnfitError where one does not, before any layer is changed.
+    Raises UnfitError where one does not, in any process, before any layer is changed.
     """
-    loaded = {number: LayerCode(folder / str(number)) for number in set(codes)}
-    forwards = [CompiledForward(loaded[number], layer) for layer, number in zip(layers, codes, strict=True)]
-    by_layer = dict(zip(layers, forwards, strict=True))
-    for alike in met(SHORT):
-        any(compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers)  # until one is computed by the code
+    by_layer: dict[nn.Module, CompiledForward] = {}
+    unfit = []
+    try:
+        loaded = {number: LayerCode(folder / str(number)) for number in set(codes)}
+        forwards = [CompiledForward(loaded[number], layer) for layer, number in zip(layers, codes, strict=True)]
+        by_layer = dict(zip(layers, forwards, strict=True))
+        for alike in met(SHORT):
+            any(
+                compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers
+            )  # until one is computed by the code
+    except UnfitError as error:
+        unfit.append(str(error))
+    if unfit := everywhere(unfit):
+        raise UnfitError(unfit[0])
     for layer, forward in by_layer.items():
         surround(layer, forward)
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from gym_torch.compiled import ahead_of_time, compiled_code, just_in_time
 from gym_torch.compiled.layer_calls import ROWS, Alike, Forward, calls, gradients
-from gym_torch.compiled.layer_code import UnfitError
+from gym_torch.compiled.layer_code import Everywhere, UnfitError
 from gym_torch.compiled.layer_description import Description, made_by
 from gym_torch.console import warn
 from gym_torch.kernels.precision_probe import milliseconds, remembered
@@ -89,28 +89,31 @@ class Layers:
             return Trial(0.0, 0.0, 0.0, (str(error).strip().splitlines() or [type(error).__name__])[0][:200])
         return Trial(**found["trial"])
 
-    def compile(self) -> float:
-        """Have all layers compute by their code; return what it took in seconds. Raises UnfitError where it cannot be made.
+    def compile(self, everywhere: Everywhere = list) -> float | None:
+        """Have all layers compute by their code; return what it took in seconds, or None where they stay as they are.
 
-        Code that computes something else than the layers do is made again; they stay as they are if that does too.
+        Code that computes something else than the layers do, in any process, is made again; they stay as they are in all
+        processes if that does too. `everywhere` joins the lists of these. Raises UnfitError where the code cannot be made.
         """
         began = time.monotonic()
         for outcome in ("are compiled again", "stay as they are"):
             if (found := self.tried()).error:
                 raise UnfitError(found.error)
             try:
-                self._install()
-                break
+                self._install(everywhere)
             except UnfitError as error:
                 compiled_code.drop(self.what)
+                everywhere([])  # before one makes it again: they may have one folder
                 warn(f"layers {outcome}: {error}")
-        return time.monotonic() - began
+            else:
+                return time.monotonic() - began
+        return None
 
-    def _install(self) -> None:
+    def _install(self, everywhere: Everywhere) -> None:
         note = compiled_code.known(self.what)
         assert note is not None
         folder = compiled_code.folder_of(self.what)
-        self._way.install(recomputable(self.model), self.bf16, note["codes"], folder, self._calls)
+        self._way.install(recomputable(self.model), self.bf16, note["codes"], folder, self._calls, everywhere)
 
     @property
     def _way(self) -> Any:

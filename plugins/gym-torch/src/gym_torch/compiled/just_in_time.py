@@ -20,7 +20,7 @@ def make(groups: list[Alike], bf16: bool, _folder: Path) -> list[Forward]:
     return list(copies)
 
 
-def install(layers: list[nn.Module], bf16: bool, _codes: list[int], _folder: Path, met: Met) -> None:
+def install(layers: list[nn.Module], bf16: bool, _codes: list[int], _folder: Path, met: Met, *_: object) -> None:
     """Compile layers in place, with code for all that they meet in training."""
     groups = met()
     _compile(layers)

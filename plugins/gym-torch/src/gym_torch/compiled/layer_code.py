@@ -7,6 +7,7 @@ adapter, a cache, a hook that looks on) is computed by the layer as it is.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from gym_torch.segment_spans import Spans
 
 MANIFEST = "layer.json"
 _TENSORS = (Tensor, nn.Parameter)  #: others are spread over processes, quantized, or without data
+
+
+Everywhere = Callable[[list[str]], list[str]]  #: joins the lists of all processes of a run; `list` where there is one
 
 
 class UnfitError(Exception):

@@ -43,7 +43,9 @@ class Changeover:
     """Compiles the layers of a run before the first step that finds their code ready."""
 
     record: RunRecord
-    compile: Callable[[], float]  #: compiles the layers and returns what it took, in seconds
+    compile: Callable[
+        [], float | None
+    ]  #: compiles the layers and returns what it took, in seconds; None: they stay as they are
     ahead: Ahead | None  #: None where the step is known, or there is none
     asked: bool | str  #: `model.compile`
     step: int | None = None  #: finished steps before it; None: not known yet
@@ -84,9 +86,12 @@ class Changeover:
                 key="model.compile",
                 fix="install a compiler of C++, or set `model: {compile: false}` for a new run",
             ) from error
+        self.done = True
+        if took is None:  # a resumed run is not to try again
+            self.record.update(**{RECORD: False})
+            return
         self.record.update(**{RECORD: {"seconds_in_the_run": round(took, 2)}})
         say(f"layers are compiled from step {step + 1} on, which took {took:.1f} s of the run")
-        self.done = True
 
     def __enter__(self) -> Self:
         """Change over in the block."""

@@ -15,9 +15,9 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import warn
 from gym_torch.distributed.context_parallel import check_model
 from gym_torch.distributed.strategies import check_cut, shards, sharing
+from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
-from gym_torch.model import precision_probe
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 
