@@ -272,6 +272,17 @@ def test_what_one_process_finds_holds_for_all(times: int, stale: list[Path]) -> 
     assert all(("forward" in vars(layer)) is (times == 1) for layer in recomputable(model))
 
 
+@pytest.mark.parametrize("name", ["layer.json", "*.so"])
+def test_code_that_cannot_be_read_is_made_again(
+    name: str, stale: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = Layers(adapted(), PACKED, bf16=False)
+    for file in compiled_code.folder_of(layers.what).rglob(name):
+        file.write_bytes(b"")
+    assert layers.compile() is not None
+    assert len(stale) == 1 and "are compiled again: their code cannot be read" in capsys.readouterr().err
+
+
 def test_layers_that_compute_otherwise_have_code_of_their_own() -> None:
     found = calls(built("qwen3 with windows"), PACKED, bf16=False)
     assert [len(alike.layers) for alike in found] == [1, 1]

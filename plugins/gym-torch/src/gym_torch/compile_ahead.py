@@ -51,8 +51,8 @@ def changeover_of(
 ) -> Changeover:
     """Return what compiles the layers of a run over so many tokens, or leaves them as they are.
 
-    `alone` says whether one process trains; `everywhere` joins the lists of all of them. Layers on an accelerator, those of several processes, and those of a model that the
-    memory has no room for twice, are tried before the first step.
+    `alone` says whether one process trains; `everywhere` joins the lists of all of them. Layers on an accelerator, those of
+    several processes, and those of a model that the memory has no room for twice, are tried before the first step.
     """
     compiled = partial(layers.compile, everywhere)
     told: Any = run.record.read().get(RECORD) if run.resuming else None

@@ -36,8 +36,11 @@ class LayerCode:
     """What was made of a layer, for all that are like it."""
 
     def __init__(self, folder: Path) -> None:
-        """Load it. Raises OSError, ValueError, KeyError or RuntimeError where it cannot be."""
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        """Load it. Raises UnfitError where it cannot be."""
+        try:
+            told, libraries = _read(folder)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise UnfitError(f"their code cannot be read: {type(error).__name__} in {folder}") from error
         self.bf16: bool = told["bf16"]
         self.told = False  #: whether a line said that a layer does without it
         self.proven: set[bool] = set()  #: modes, training or not, in which a layer was found to compute the same
@@ -48,10 +51,7 @@ class LayerCode:
         #: What the backward pass is given: numbers of inputs, and None for each further output of the forward pass.
         self._kept: list[int | None] = told["kept"]
         self._gradients: list[int] = told["gradients"]  #: numbers of the inputs that it returns the gradients of
-        #: By file; whatever has the path of a library that a process loaded before would be taken for that.
-        self.forward, self._backward = (
-            name and torch._C._aoti.AOTIModelContainerRunnerCpu(str(folder / name), 1) for name in told["libraries"]
-        )
+        self.forward, self._backward = libraries
 
     def tensors(self, given: dict[str, Any]) -> list[Tensor] | None:
         """Return the tensors that the code takes of what a layer is given, by path; None where it was made for other calls."""
@@ -135,6 +135,16 @@ class CompiledForward:
             (weight.shape, weight.dtype, weight.requires_grad, weight.is_cpu, weight.is_contiguous())
             for weight in weights
         ]
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Return what the code is for, and the libraries of both passes.
+
+    Libraries go by file; whatever has the path of one that a process loaded before would be taken for that.
+    """
+    told: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    load = torch._C._aoti.AOTIModelContainerRunnerCpu
+    return told, [name and load(str(folder / name), 1) for name in told["libraries"]]
 
 
 def _usual(tensor: Any) -> bool:
