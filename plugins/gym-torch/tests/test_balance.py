@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from gym_torch_bench import Memory, make_run, train
+from gym_torch_bench import Memory, make_run, metrics, train
+from gym_torch_two import in_two
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_core.ranks import Ranks
 from gym_testkit import families
 from gym_testkit.architectures import write_mixture
-from gym_torch import Transformers
+from gym_torch import FSDP, Transformers
 from gym_torch.batch import Batch, alone, packed, padded
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
@@ -131,3 +133,22 @@ def test_a_run_adds_it_to_its_loss_and_names_it(model_path: Path, tmp_path: Path
     assert "aux_loss" not in plain
     assert with_it["loss"] == pytest.approx(plain["loss"] + 0.5 * with_it["aux_loss"], rel=1e-5)
     assert logs[0][1]["loss"] != pytest.approx(logs[1][1]["loss"] - 0.5 * logs[1][1]["aux_loss"], rel=1e-7), "it trains"
+
+
+def member(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
+    """Be one of two processes that each hold a part of a mixture."""
+    backend = Transformers(path=str(model), router_aux_loss_coef=0.5)
+    run = make_run(
+        model, root / str(rank), sections={"model": backend, "distributed": FSDP()}, max_steps=2, accumulate=2
+    )
+    run.ranks = ranks
+    train(run)
+
+
+def test_a_run_in_shards_adds_it_too(model_path: Path, tmp_path: Path) -> None:
+    path = write_mixture(tmp_path / "mixture", model_path)
+    in_two(tmp_path, member, path, tmp_path)
+    backend = Transformers(path=str(path), router_aux_loss_coef=0.5)
+    train(make_run(path, tmp_path / "one", sections={"model": backend}, max_steps=2, accumulate=2))
+    for found, wanted in zip(metrics(tmp_path / "0"), metrics(tmp_path / "one"), strict=True):
+        assert found == pytest.approx(wanted, rel=1e-5)

@@ -10,11 +10,13 @@ import gym_torch_compiled
 import pytest
 import torch
 from gym_torch_bench import Crash, Event, make_run, same, train, weights
+from gym_torch_two import in_two, losses
 from torch import nn
 
 from gym_adapters import LoRA
 from gym_core import RecipeError, Run
 from gym_core.record import RunRecord
+from gym_torch import DDP, FSDP
 from gym_torch.compile_ahead import TRIAL, has_room, said
 from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Trial
@@ -85,15 +87,15 @@ def test_so_does_one_with_real_code(model_path: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("step", [0, 2])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", [DDP(), FSDP()], ids=["ddp", "fsdp"])
 def test_several_processes_change_over_before_they_begin(
-    strategy: str, step: int, model_path: Path, tmp_path: Path, other_code: None
+    strategy: DDP, step: int, model_path: Path, tmp_path: Path, other_code: None
 ) -> None:
     """Layers in shards cannot be looked at, so a run that one process began does not wait for its step either."""
-    found = gym_torch_compiled.in_two(strategy, model_path, tmp_path / "two", step)
+    in_two(tmp_path / "two", gym_torch_compiled.member, strategy, model_path, tmp_path / "two", step)
     gym_torch_compiled.begun(tmp_path / "one", 0)
     train(make_run(model_path, tmp_path / "one", max_steps=3, accumulate=2))
-    assert found == pytest.approx(gym_torch_compiled.losses(tmp_path / "one"), rel=1e-5)
+    assert losses(tmp_path / "two" / "0") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     assert RunRecord(tmp_path / "two" / "0" / "run.json").read()[RECORD]["from_step"] == 0
 
 

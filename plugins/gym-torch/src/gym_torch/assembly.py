@@ -126,6 +126,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         changeover = resources.enter_context(ahead)
         if not alone:
             changeover.now(training_state.step_of(found) if found else 0)
+    policy.balance = balance_of(adapted.model, model.router_aux_loss_coef)  # which runs the model, whole as it still is
     wrapped = spread.wrap(policy)
     check_shared(policy, spread)
 
@@ -151,12 +152,11 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         progress=Progress(total=source.total),
         measure=config.measure,
         better=config.better,
-        balance=balance_of(adapted.model, model.router_aux_loss_coef),
+        balance=policy.balance,
         parts=(adapted, *policy.auxiliary_modules),
         changeover=changeover,
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
-    policy.balance = job.balance
     summary.tell_start(job, policy, described(recipe, data))
 
     with job.observer:
