@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from gym_torch_bench import Memory, make_run, metrics, train
+from gym_torch_compiled import begun, other_code
 from gym_torch_two import in_two
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import GymError
+from gym_core import GymError, RecipeError
 from gym_core.ranks import Ranks
 from gym_testkit import families
 from gym_testkit.architectures import write_mixture
 from gym_torch import FSDP, Transformers
 from gym_torch.batch import Batch, alone, packed, padded
+from gym_torch.loop.changeover import RECORD
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.load_balancing import balance_of
@@ -133,6 +135,24 @@ def test_a_run_adds_it_to_its_loss_and_names_it(model_path: Path, tmp_path: Path
     assert "aux_loss" not in plain
     assert with_it["loss"] == pytest.approx(plain["loss"] + 0.5 * with_it["aux_loss"], rel=1e-5)
     assert logs[0][1]["loss"] != pytest.approx(logs[1][1]["loss"] - 0.5 * logs[1][1]["aux_loss"], rel=1e-7), "it trains"
+
+
+def test_layers_whose_routers_are_watched_are_not_compiled(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their code nobody would see what routers do, and the run would end with the first step after the change-over."""
+    other_code(monkeypatch, tmp_path / "compiled")
+    path = write_mixture(tmp_path / "mixture", model_path)
+    for asked in ("auto", True):
+        begun(tmp_path / str(asked), 1)
+        backend = Transformers(path=str(path), router_aux_loss_coef=0.5, compile=asked)
+        run = make_run(path, tmp_path / str(asked), sections={"model": backend}, max_steps=2)
+        if asked == "auto":
+            train(run)
+            assert run.record.read()[RECORD] == {"from_step": 1}, "they were compiled"
+            continue
+        with pytest.raises(RecipeError, match="nobody sees those in compiled layers"):
+            train(run)
 
 
 def member(ranks: Ranks, rank: int, model: Path, root: Path) -> None:

@@ -119,14 +119,15 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     if alone:
         speed_up_where_it_pays(run, adapted.model, adapted, bf16)
     policy.train()  # layers that compute again do so in training alone
+    policy.balance = balance_of(adapted.model, model.router_aux_loss_coef)  # which runs the model, whole as it still is
+    checks.watched(policy.balance, model.compile)
     changeover = None  # layers that talk to other processes are not compiled, also where the run was before
-    if spread.context is None and layers.placed(accelerator.device):
+    if spread.context is None and policy.balance is None and layers.placed(accelerator.device):
         everywhere = partial(gathered, accelerator)
         ahead = changeover_of(run, layers, model.compile, source.tokens, alone, everywhere)
         changeover = resources.enter_context(ahead)
         if not alone:
             changeover.now(training_state.step_of(found) if found else 0)
-    policy.balance = balance_of(adapted.model, model.router_aux_loss_coef)  # which runs the model, whole as it still is
     wrapped = spread.wrap(policy)
     check_shared(policy, spread)
 

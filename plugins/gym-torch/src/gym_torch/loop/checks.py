@@ -19,6 +19,7 @@ from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
+from gym_torch.model.load_balancing import Balance
 from gym_torch.model.loading import LoadedModel
 
 
@@ -42,6 +43,16 @@ def check_compiled(asked: bool | str, cut: bool, device: torch.device) -> None:
             f"fsdp brings layers to {device.type} in shards, and layers are not compiled there",
             key="model.compile",
             fix="leave it out, or set `distributed: ddp`",
+        )
+
+
+def watched(balance: Balance | None, asked: bool | str) -> None:
+    """Raise RecipeError where layers are to be compiled whose routers are watched, which nobody sees in compiled code."""
+    if asked is True and balance is not None:
+        raise RecipeError(
+            "experts are balanced by what their routers do, and nobody sees those in compiled layers",
+            key="model.compile",
+            fix="leave it out, or model.router_aux_loss_coef and `output_router_logits` of the model's configuration",
         )
 
 
