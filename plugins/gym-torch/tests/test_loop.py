@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from gym_torch_bench import SGD, Memory, NextToken, Samples, furthest, make_run, metrics, same, samples, train, weights
+from gym_torch_bench import (
+    SGD,
+    Counting,
+    Memory,
+    NextToken,
+    Samples,
+    furthest,
+    make_run,
+    metrics,
+    same,
+    samples,
+    train,
+    weights,
+)
+from gym_torch_two import in_two
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import DataError, GymError
-from gym_torch import EarlyStopping
+from gym_core.ranks import Ranks
+from gym_torch import FSDP, EarlyStopping
 from gym_torch.batch import padded
 from gym_torch.loop.step_batches import reseed
 from gym_torch.policy import Policy
@@ -201,6 +216,32 @@ def test_a_sample_that_makes_the_loss_nan_is_named_and_nothing_is_updated(
     assert "the gradient of model." in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 4
     assert not (tmp_path / "model").exists()
+
+
+class Odd(NextToken):
+    """Gives one sample a loss that is not a number."""
+
+    def loss(self, policy: Any, batch: Any) -> Any:
+        total, sums = super().loss(policy, batch)
+        return total * (float("nan") if "row 5" in batch.ids else 1.0), sums
+
+
+class OddAlgorithm(Counting):
+    objective: ClassVar[str] = f"{__name__}:Odd"
+
+
+def member(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
+    """Be one of two processes that each hold a part of a model."""
+    sections = {"distributed": FSDP()}
+    run = make_run(model, root / str(rank), algorithm=OddAlgorithm(), sections=sections, batch_size=12, accumulate=2)
+    run.ranks = ranks
+    with pytest.raises(GymError, match=r"is not finite; samples: row 5\n"):
+        train(run)
+
+
+def test_a_sample_is_not_blamed_for_that_of_another_process(model_path: Path, tmp_path: Path) -> None:
+    """Where each holds a part of the model, what one sample does to gradients reaches all of them."""
+    in_two(tmp_path, member, model_path, tmp_path)
 
 
 def test_a_step_without_anything_to_learn_is_an_error(

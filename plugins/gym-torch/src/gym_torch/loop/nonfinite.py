@@ -42,20 +42,24 @@ def explain(
     """Return the error that names the first parameter hit and the samples that do it alone.
 
     Runs every sample of the step once more by itself; the gradients of `policy` are lost. `gathered` joins the lists
-    of all processes, which take turns together, for a forward pass of a model in shards needs them all.
+    of all processes, which take turns together, for a forward pass of a model in shards needs them all. The gradients of shards
+    are those of the samples of a turn together, and tell which of them does it only where no loss does.
     """
     bad = [name for name, held in policy.named_parameters() if held.grad is not None and not _finite(held.grad)]
     hit = _first(gathered(bad[:1]))
     device = next(policy.parameters()).device
     examples = [example for batch in step.batches for example in batch]
     guilty = []
+    in_shards = any(isinstance(weight, DTensor) for weight in policy.parameters())
     for turn in range(max(int(count) for count in gathered([str(len(examples))]))):
         example = examples[turn % len(examples)]
         policy.zero_grad()
         loss, _ = objective.loss(policy, objective.collate([example]).to(device))
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = (weight.grad for weight in policy.parameters() if weight.grad is not None)
-        if not (_finite(loss) and all(map(_finite, gradients))):
+        sound = _finite(loss)
+        known = gathered([] if sound else [example.id]) if in_shards else []
+        if not sound or (not known and not all(map(_finite, gradients))):
             guilty.append(example.id)
     guilty = sorted(set(gathered(guilty)))
     names = guilty or sorted(set(gathered(_names(step))))
