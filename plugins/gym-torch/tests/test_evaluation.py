@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from gym_torch_bench import Counting, Memory, make_run, metrics, train
+from gym_torch_bench import Counting, Memory, furthest, make_run, metrics, train
+from gym_torch_two import in_two
+from safetensors.torch import load_file
 
-from gym_torch import EarlyStopping
+from gym_core.ranks import Ranks
+from gym_testkit.distribution import Brought
+from gym_torch import FSDP, EarlyStopping
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.loop.job import Job
 from gym_torch.observer import gain
@@ -90,3 +94,31 @@ def test_an_evaluation_of_ones_own_is_kept_and_stopped_by(model_path: Path, tmp_
 def test_what_is_said_in_some_steps_is_averaged_over_those(model_path: Path, tmp_path: Path) -> None:
     train(make_run(model_path, tmp_path, algorithm=Climbing(), max_steps=6, log_every=3))
     assert [line.get("odd") for line in metrics(tmp_path)] == [1.0, 4.0]
+
+
+def best_of(model: Path, output: Path, adapter: str | None, ranks: Ranks | None = None) -> None:
+    """Carry out a run that keeps the weights of an early step: its later ones are worse."""
+    sections = {"adapter": adapter and Brought.named("adapters", adapter).sample(), "distributed": FSDP()}
+    settings = SETTINGS | {"load_best_model_at_end": True, "learning_rate": 0.3, "accumulate": 2, "batch_size": 2}
+    run = make_run(model, output, Memory(held_out=4), sections=sections, **settings)
+    run.ranks = ranks or run.ranks
+    train(run)
+
+
+def member(ranks: Ranks, rank: int, model: Path, root: Path, adapters: Sequence[str | None]) -> None:
+    """Be one of two processes that each hold a part of the model."""
+    for adapter in adapters:
+        best_of(model, root / f"{adapter}-{rank}", adapter, ranks)
+
+
+def test_the_best_weights_of_a_run_in_shards_are_those_of_one_process(model_path: Path, tmp_path: Path) -> None:
+    adapters = None, "lora"
+    in_two(tmp_path, member, model_path, tmp_path, adapters)
+    for adapter in adapters:
+        best_of(model_path, tmp_path / f"{adapter}", adapter)
+        assert json.loads((tmp_path / f"{adapter}" / "run.json").read_text())["training"]["best"]["step"] < 6
+        found, wanted = (
+            load_file(next((tmp_path / name / "model").glob("*.safetensors")))
+            for name in (f"{adapter}-0", f"{adapter}")
+        )
+        assert found.keys() == wanted.keys() and furthest(found, wanted) < 1e-3

@@ -70,7 +70,10 @@ class Sharded(Replicated):
 
     @contextmanager
     def whole(self, policy: nn.Module) -> Iterator[None]:
-        """Put whole parameters, on the CPU, in the place of the shards, and the shards back afterwards."""
+        """Put whole parameters, on the CPU, in the place of the shards, and the shards back afterwards.
+
+        Whoever loads a state dict meanwhile fills the whole ones, and `fully_shard` is not to look for its shards there.
+        """
         self.reshard()
         places = [
             (module, name, weight)
@@ -85,9 +88,14 @@ class Sharded(Replicated):
                 kept = tensor if self.accelerator.is_main_process else tensor.to("meta")
                 whole[id(shard)] = nn.Parameter(kept, requires_grad=shard.requires_grad)
             module._parameters[name] = whole[id(shard)]
+        hooks = [(module, module._load_state_dict_post_hooks.copy()) for module in policy.modules()]
+        for module, _ in hooks:
+            module._load_state_dict_post_hooks.clear()
         try:
             yield
         finally:
+            for module, before in hooks:
+                module._load_state_dict_post_hooks.update(before)
             for module, name, shard in places:
                 module._parameters[name] = shard
 
