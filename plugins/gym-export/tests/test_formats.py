@@ -19,6 +19,7 @@ from gym_core import Artifact, GymError
 from gym_core.cli import run
 from gym_core.errors import OK
 from gym_core.record import RunRecord
+from gym_data import templates
 from gym_data.chat import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
@@ -187,7 +188,7 @@ def test_a_modelfile_says_what_the_chat_template_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llama3", "qwen", "gemma", "mistral", "chatml"])
 def test_templates_of_families_are_said_in_ollamas_language(model_path: Path, family: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    tokenizer.chat_template = (Path(render.__file__).parent / "templates" / f"{family}.jinja").read_text()
+    tokenizer.chat_template = (Path(templates.__file__).parent / f"{family}.jinja").read_text()
     if family == "mistral":  # its opening `<s>[INST]` and `</s>[INST]` end alike
         tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})
     turns = measured(tokenizer, "here")
