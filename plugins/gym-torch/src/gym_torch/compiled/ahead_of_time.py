@@ -14,10 +14,8 @@ from gym_torch.compiled.layer_calls import SHORT, Alike, Forward, Met, gradients
 from gym_torch.compiled.layer_code import CompiledForward, Everywhere, LayerCode, UnfitError
 from gym_torch.patched_forward import surround
 
-CLOSE = {
-    False: 1e-4,
-    True: 0.05,
-}  #: relative error of what a compiled layer computes to what it computes as it is; by bf16
+#: Relative error of what a compiled layer computes to what it computes as it is; by bf16.
+CLOSE = {False: 1e-4, True: 0.05}
 
 
 def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
@@ -54,9 +52,8 @@ def install(
         forwards = [CompiledForward(loaded[number], layer) for layer, number in zip(layers, codes, strict=True)]
         by_layer = dict(zip(layers, forwards, strict=True))
         for alike in met(SHORT):
-            any(
-                compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers
-            )  # until one is computed by the code
+            # Until one is computed by the code.
+            any(compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers)
     except UnfitError as error:
         unfit.append(str(error))
     if unfit := everywhere(unfit):

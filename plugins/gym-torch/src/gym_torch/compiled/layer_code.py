@@ -24,7 +24,6 @@ from gym_torch.segment_spans import Spans
 MANIFEST = "layer.json"
 _TENSORS = (Tensor, nn.Parameter)  #: others are spread over processes, quantized, or without data
 
-
 Everywhere = Callable[[list[str]], list[str]]  #: joins the lists of all processes of a run; `list` where there is one
 
 

@@ -78,26 +78,6 @@ void gym_product(const Number *x, Int x_row, Int rows, const Number *weight, Int
                   out + r * outputs + n, outputs, outputs - n < step ? outputs - n : step);
 }
 
-/* e^x for x <= 0, within 2 units in the last place; a polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]. */
-static inline float power(float x) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    float inside = x < -87.0f ? -87.0f : x;
-    float whole = inside * 1.44269504f + shift, count = whole - shift;
-    float rest = (inside - count * 0.693145752f) - count * 1.42860677e-6f;
-    float sum = 1.38888889e-3f, by;
-    sum = sum * rest + 8.33333333e-3f;
-    sum = sum * rest + 4.16666667e-2f;
-    sum = sum * rest + 1.66666667e-1f;
-    sum = sum * rest + 0.5f;
-    sum = sum * rest + 1.0f;
-    sum = sum * rest + 1.0f;
-    int32_t bits;
-    memcpy(&bits, &whole, 4);
-    bits = (bits - 0x4b400000 + 127) << 23;
-    memcpy(&by, &bits, 4);
-    return x < -87.0f ? 0.0f : sum * by;
-}
-
 /* New tokens of rows, [tokens][heads][dim], those of row r from first[r] to first[r + 1]. A row has its own keys and values,
  * [rows][heads][held][dim], `lengths[r]` before the new ones, which are written behind them. It may continue a prompt that others
  * continue too, [prompts][heads][width][dim]; rows of group g are members[bounds[g]] to members[bounds[g + 1]], and continue prompt

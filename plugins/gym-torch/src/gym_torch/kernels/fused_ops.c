@@ -5,35 +5,13 @@
  * block by block in one order: bits of a result depend neither on threads nor on how many rows there are beside.
  * NaN and infinities come out where the definitions have them.
  */
+#include "scalars.h"
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-typedef int64_t Int;
 typedef uint16_t Half; /* bf16 */
 
 enum { BLOCK = 128, WORTH = 1 << 15 }; /* rows of a block; numbers below which one thread does it all */
-
-#if defined(__AVX512F__)
-const char *gym_kernel(void) { return "avx512"; }
-#elif defined(__AVX2__)
-const char *gym_kernel(void) { return "avx2"; }
-#else
-const char *gym_kernel(void) { return "c"; }
-#endif
-
-static inline float of_bits(uint32_t bits) {
-    float number;
-    memcpy(&number, &bits, 4);
-    return number;
-}
-
-static inline uint32_t bits_of(float number) {
-    uint32_t bits;
-    memcpy(&bits, &number, 4);
-    return bits;
-}
 
 static inline float widen(Half number) { return of_bits((uint32_t)number << 16); }
 
@@ -47,23 +25,6 @@ static inline float get_Half(Half number) { return widen(number); }
 static inline float get_float(float number) { return number; }
 static inline Half put_Half(float number) { return narrow(number); }
 static inline float put_float(float number) { return number; }
-
-/* e^x for x <= 0, within 2 units in the last place; a polynomial of degree 6 on [-ln 2 / 2, ln 2 / 2]. */
-static inline float power(float x) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
-    float inside = x < -87.0f ? -87.0f : x;
-    float whole = inside * 1.44269504f + shift, count = whole - shift;
-    float rest = (inside - count * 0.693145752f) - count * 1.42860677e-6f;
-    float sum = 1.38888889e-3f;
-    sum = sum * rest + 8.33333333e-3f;
-    sum = sum * rest + 4.16666667e-2f;
-    sum = sum * rest + 1.66666667e-1f;
-    sum = sum * rest + 0.5f;
-    sum = sum * rest + 1.0f;
-    sum = sum * rest + 1.0f;
-    float found = sum * of_bits((bits_of(whole) - 0x4b400000 + 127) << 23);
-    return x < -87.0f ? 0.0f : found; /* NaN is below nothing, and stays */
-}
 
 static inline float sigmoid(float x) { /* 1 / (1 + e^-x) without overflow */
     float small = power(x < 0 ? x : -x);

@@ -1,8 +1,6 @@
 /* Vectors of numbers that are fp32 in memory, or bf16 where a file is compiled with GYM_BF16, and fp32 in between. */
-#include <stdint.h>
-#include <string.h>
+#include "scalars.h"
 
-typedef int64_t Int;
 #ifdef GYM_BF16
 typedef uint16_t Number;
 #else
@@ -56,7 +54,6 @@ static inline void store(Number *to, const float *from, Int count) {
 /* What a product multiplies at once, and adds to a lane each: STEP numbers. */
 #if defined(GYM_BF16) && defined(__AVX512BF16__)
 #include <immintrin.h>
-const char *gym_kernel(void) { return "avx512_bf16"; }
 enum { STEP = 32 };
 typedef __m512i Held;
 static inline Held held(const Number *x, Int count) {
@@ -69,13 +66,6 @@ static inline Floats multiplied(Floats sum, Held a, Held b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 #else
-#if defined(__AVX512F__)
-const char *gym_kernel(void) { return "avx512"; }
-#elif defined(__AVX2__)
-const char *gym_kernel(void) { return "avx2"; }
-#else
-const char *gym_kernel(void) { return "c"; }
-#endif
 enum { STEP = LANES };
 typedef Floats Held;
 static inline Held held(const Number *x, Int count) { return numbers(x, count); }

@@ -43,9 +43,8 @@ class Changeover:
     """Compiles the layers of a run before the first step that finds their code ready."""
 
     record: RunRecord
-    compile: Callable[
-        [], float | None
-    ]  #: compiles the layers and returns what it took, in seconds; None: they stay as they are
+    #: Compiles the layers and returns what it took, in seconds; None: they stay as they are.
+    compile: Callable[[], float | None]
     ahead: Ahead | None  #: None where the step is known, or there is none
     asked: bool | str  #: `model.compile`
     step: int | None = None  #: finished steps before it; None: not known yet

@@ -15,9 +15,8 @@ from gym_torch.observer import Observer, Progress
 
 PAUSE = 30.0  #: least seconds between two drawings during training
 SMOOTHING = 0.9  #: most of the running mean that a new point leaves, in a long run
-FEW = (
-    20  #: points of which a new one leaves half as much: so long a memory as a long run's would draw a short one's past
-)
+#: Points of which a new one leaves half as much: so long a memory as a long run's would draw a short one's past.
+FEW = 20
 
 
 class Curves(Observer):
