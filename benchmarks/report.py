@@ -15,6 +15,8 @@ from typing import Any
 
 #: What decides how fast matrices are multiplied, as Linux names it.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+#: With `--instructions`: what holds torch, its libraries and the kernels of Gym, so all peers, to those of an older processor.
+HELD = {"avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 
 
 @dataclass
@@ -38,6 +40,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "instructions": [flag for flag in INSTRUCTIONS if flag in _flags()],
+        "held_to": os.environ.get("ATEN_CPU_CAPABILITY"),
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
     }
@@ -82,11 +85,15 @@ def main(measure: Measure, doc: str, **parts: Measure) -> None:
     parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the object alone")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, same checks")
+    parser.add_argument("--instructions", choices=HELD, help="use no more than these, as an older processor would")
     parser.set_defaults(parts=None)
     for name, part in parts.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, action="append_const", const=part, dest="parts", help=f"the part `{name}` alone")
     options = parser.parse_args()
+    held = HELD.get(options.instructions, {})
+    if os.environ.items() < os.environ.items() | held.items():  # libraries read it when they are loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | held)
     report, before = Report(), os.getloadavg()[0]
     for part in options.parts or [measure]:
         part(report, options.quick)

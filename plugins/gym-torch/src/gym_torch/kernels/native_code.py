@@ -16,9 +16,14 @@ from platform import machine
 from gym_core.files import cache_dir, replacing, write_atomically
 
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w")
-#: For instructions of this machine alone. Without the second the compilers prefer vectors of half the width; those for other
-#: processors than x86 do not know it.
-THIS_MACHINE = ("-march=native", "-mprefer-vector-width=512")
+#: What torch may be held to by `ATEN_CPU_CAPABILITY`, and the processors that have no more than that.
+HELD = {"avx2": "x86-64-v3", "default": "x86-64"}
+#: For instructions of this machine alone, and no more of them than torch uses. Without the second the compilers prefer vectors of
+#: half the width; those for other processors than x86 do not know it.
+THIS_MACHINE = (
+    f"-march={HELD.get(os.environ.get('ATEN_CPU_CAPABILITY', ''), 'native')}",
+    "-mprefer-vector-width=512",
+)
 THREADS = ("-fopenmp",)  #: left out where the compiler does not know it; everything then runs in one thread
 OFF = "GYM_COMPILE_C"  #: set to 0, nothing is compiled
 SECONDS = 120  #: that a compiler may take
