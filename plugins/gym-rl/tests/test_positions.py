@@ -13,6 +13,7 @@ from gym_core import RecipeError
 from gym_rl.rollouts import position_check
 from gym_testkit.architectures import build
 from gym_testkit.bench import Bench
+from gym_torch.model import positions
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def test_a_run_that_would_pass_the_table_is_refused_and_told_how_far_it_goes(ben
 
 
 def test_positions_that_are_computed_have_no_end() -> None:
-    assert position_check.positions(build("llama")) is None
-    assert position_check.positions(build("gpt2")) == 128
+    assert positions.table(build("llama")) is None
+    assert positions.table(build("gpt2")) == 128
     position_check.check(build("llama"), 1000, 1000)
     with pytest.raises(RecipeError, match=r"data: \{cutoff: 118\}"):
         position_check.check(build("gpt2"), 128, 10)

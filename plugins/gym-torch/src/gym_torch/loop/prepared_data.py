@@ -21,6 +21,7 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.contract_checks import plain_data
 from gym_torch.kinds import part
+from gym_torch.loop.sample_positions import SamplePositions
 from gym_torch.model.loading import LoadedModel
 from gym_torch.packing import PACKED
 from gym_torch.source import E_co, Examples
@@ -220,9 +221,14 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         say(missing)
     for note in prepared.report.get("notes", ()):
         warn(note)
-    check = partial(
-        CheckedExamples, vocabulary=model.model.get_input_embeddings().weight.shape[0], by=named(recipe.data)
-    )
+    by, vocabulary = named(recipe.data), model.model.get_input_embeddings().weight.shape[0]
+    sample_positions = SamplePositions(model.model, by)
+
+    def check(examples: Examples) -> Examples:
+        checked = CheckedExamples(examples, vocabulary, by)
+        sample_positions.check(checked)
+        return checked
+
     validation = None if prepared.validation is None else check(prepared.validation)
     parted = promised(found, DataInParts, section, "data").validation_parts if section.measures_apart() else {}  # type: ignore[type-abstract]
     checked = check(prepared.train), validation, {name: check(each) for name, each in parted.items()}, prepared
