@@ -48,6 +48,8 @@ def prints(texts):
     print("[", flush=True); sys.stdin.read(); os.write(1, b"{}\\n")
     return [1.0 for t in texts]
 def sets(texts): return {1.0}
+def maps(texts): return {i: 1.0 for i, _ in enumerate(texts)}
+def text(texts): return "1" * len(texts)
 def typed(when, cost, raw, nested):
     return [float(when[0].minute == 4 and cost[0] * 10 == 1 and raw[0][1] == 255 and nested[0][0]["day"].day == 2)]
 def everything(texts, **columns): return [float(len(columns.keys() & {"when", "cost", "raw", "tags", "nested"}))]
@@ -125,7 +127,9 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
         ("backtracks", "did not return within 1 s", "rows row-0 to row-3"),
         ("leaves", "exit status 7", "row row-0"),
         ("crashes", "exit status -6", "row row-0"),
-        ("sets", "returned 1 scores", "rows row-0 to row-3"),
+        ("sets", "a list with a number for each completion, and this one a set", "row row-0"),
+        ("maps", "a list with a number for each completion, and this one a dict", "row row-0"),
+        ("text", "a list with a number for each completion, and this one a str", "row row-0"),
     ],
 )
 def test_a_reward_that_fails_stops_the_run_with_its_name_and_the_row(judge, function, name, why, row):

@@ -6,7 +6,7 @@ not at all: a reward that asks for such a column is told that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
@@ -120,5 +120,9 @@ def _built(reference: str, options: str) -> tuple[Reward, Callable[..., Sequence
 
 
 def plain(scores: Any) -> list[float | None]:
-    """Return numbers as numbers of Python, whatever library they are of."""
+    """Return numbers as numbers of Python, whatever library they are of. Raises TypeError for what has no number a completion."""
+    if isinstance(scores, Mapping | Set | str | bytes):
+        raise TypeError(
+            f"a reward returns a list with a number for each completion, and this one a {type(scores).__name__}"
+        )
     return [None if score is None else float(score) for score in scores]
