@@ -109,8 +109,11 @@ def test_tokens_are_named_as_the_tokenizer_names_them(tmp_path: Path) -> None:
 def test_a_new_vocabulary_from_command_to_export(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     before = fingerprint(bench.model())
-    done = CliRunner().invoke(command, [str(bench.model()), "<one>", "<two>", "--into", str(tmp_path / "larger")])
+    done = CliRunner().invoke(
+        command, [str(bench.model()), "<one>", "<two>", "--into", str(tmp_path / "larger"), "--json"]
+    )
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["tokens"] == {"<one>": 262, "<two>": 263}
     assert fingerprint(bench.model()) == before, "the model it came from was written to"
     rows = bench.file(
         [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<one> b <two>"}]}] * 4

@@ -113,8 +113,10 @@ def test_answers_of_a_model_that_changed_under_its_path_are_not_gone_on_with(str
         (folder / "model.safetensors").write_text("one")
     paths["template"].write_text("one")
     words = ["inference", str(model), "engine=parrot", f"adapters.alice={paths['adapter']}", "tenant=alice"]
-    words += [f"template={paths['template']}", "--input", str(given), "--output", str(tmp_path / "out.jsonl")]
+    words += [f"template={paths['template']}", "--input", str(given), "--output", str(tmp_path / "out.jsonl"), "--json"]
     assert run(words) == 0 == run(words)
+    first, again = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["rows"], first["from_before"], again["from_before"], again["errors"]) == (3, 0, 3, 0)
     for name, path in paths.items():
         file = path / "model.safetensors" if path.is_dir() else path
         file.write_text("two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +18,8 @@ from gym_data.location import locate
 @click.argument("tokens", nargs=-1, required=True)
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="New directory for the model.")
 @click.option("--plain", is_flag=True, help="Add plain tokens; without it they are special: never part of a text.")
-def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool, as_json: bool) -> None:
     """Write a model directory whose tokenizer has these tokens too; the weights stay as they are.
 
     Train them with `adapter: {name: trainable_tokens, tokens: [...]}`, which makes the weights grow where they must.
@@ -38,7 +40,9 @@ def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool) -> None
     for file in sorted(path for path in source.iterdir() if path.is_file()):
         _place(file.resolve(), into / file.name)
     tokenizer.save_pretrained(into)
-    click.echo(f"{len(tokens)} tokens from {first} on in {into}")
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
+    made = {"output": str(into), "tokens": ids}
+    click.echo(json.dumps(made, ensure_ascii=False) if as_json else f"{len(ids)} tokens from {first} on in {into}")
 
 
 def _place(file: Path, target: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,8 @@ class InferenceOptions(AnswerOptions):
     "--input", "given", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of rows."
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of answers.")
-def inference(words: tuple[str, ...], given: Path, output: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when all rows are answered.")
+def inference(words: tuple[str, ...], given: Path, output: Path, as_json: bool) -> None:
     """Answer each row of a JSONL file, in order; the same command again goes on where it stopped.
 
     A row has `messages` (and `tools`), a `prompt`, or an `instruction`. MODEL is a run, a checkpoint, an artifact or a model,
@@ -59,6 +61,8 @@ def inference(words: tuple[str, ...], given: Path, output: Path) -> None:
             asyncio.run(_run(options, given, answers, progress))
         progress.end()
     failed = _errors(output)
+    if as_json:
+        click.echo(json.dumps({"output": str(output), "rows": total, "from_before": before, "errors": failed}))
     click.echo(f"{total:,} rows in {output}" + f", {before:,} of them from before" * bool(before), err=True)
     if failed:
         click.echo(f"{failed:,} rows have an `error` in place of an answer", err=True)
@@ -82,7 +86,5 @@ async def _run(options: InferenceOptions, given: Path, answers: Any, progress: P
 
 def _errors(output: Path) -> int:
     """Return how many answers say that there is none."""
-    import json
-
     with output.open("rb") as file:
         return sum("error" in json.loads(line) for line in file if b'"error"' in line)
