@@ -12,9 +12,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import report
-from peers.material import source, write_model, write_samples
+from peers.material import source, words, write_model, write_samples
 from peers.runs import fastest, run
 from peers.shape import SMALL
 from peers.supervised import Tuned, Tuning
@@ -30,22 +31,32 @@ PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the
 
 def measure(out: report.Report, quick: bool) -> None:
     """Compare on each dataset, in fp32 and, where this machine is faster with it, in bf16; quick: in the faster one alone."""
+    for data in DATA[: 1 if quick else 2]:
+        _compare(out, quick, data)
+
+
+def system_prompt(out: report.Report, quick: bool) -> None:
+    """Compare on samples that all begin with one system prompt: see `gym_torch.shared_prefixes`."""
+    _compare(out, quick, DATA[0], system=words(DATA[1], 150))
+
+
+def _compare(out: report.Report, quick: bool, data: str, **more: Any) -> None:
     trial = precision_probe.trial(512)
     precisions = [trial.precision] if quick else sorted({"fp32", trial.precision})
     out.figures["precision"] = str(trial)
-    steps = 4 if quick else 16
-    for data in DATA[: 1 if quick else 2]:
-        with tempfile.TemporaryDirectory() as scratch:
-            _compare(out, Path(scratch), data, steps, precisions)
+    with tempfile.TemporaryDirectory() as scratch:
+        _measured(out, Path(scratch), 4 if quick else 16, precisions, data, more)
 
 
-def _compare(out: report.Report, scratch: Path, data: str, steps: int, precisions: list[str]) -> None:
+def _measured(
+    out: report.Report, scratch: Path, steps: int, precisions: list[str], data: str, more: dict[str, Any]
+) -> None:
     model = write_model(scratch / "model", SMALL, data)
-    rows = write_samples(scratch / "samples.jsonl", model, data, CUTOFF)
+    rows = write_samples(scratch / "samples.jsonl", model, data, CUTOFF, **more)
     spec = Tuning(
         model=str(model),
         samples=str(scratch / "samples.jsonl"),
-        data=source(data, CUTOFF),
+        data=source(data, CUTOFF, **more),
         output=str(scratch / "run"),
         steps=steps,
         rows=ROWS,
@@ -106,4 +117,4 @@ def _flops(lengths: list[int], supervised: float) -> float:
 
 
 if __name__ == "__main__":
-    report.main(measure, __doc__ or "")
+    report.main(measure, __doc__ or "", system_prompt=system_prompt)

@@ -54,10 +54,10 @@ def write_model(
     return into
 
 
-def write_samples(into: Path, model: Path, data: str, cutoff: int) -> list[dict[str, Any]]:
-    """Tokenize a dataset as Gym does, and write it as `input_ids` and `labels` for the peers."""
+def write_samples(into: Path, model: Path, data: str, cutoff: int, **more: Any) -> list[dict[str, Any]]:
+    """Tokenize a dataset as Gym does, and write it as `input_ids` and `labels` for the peers; `more` as in `source`."""
     rows = []
-    for example in _examples(model, data, cutoff, "sft"):
+    for example in _examples(model, data, cutoff, "sft", **more):
         labels = [int(token) if kept else -100 for token, kept in zip(example.tokens, example.trained, strict=True)]
         rows.append({"input_ids": example.tokens.tolist(), "labels": labels})
     into.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -93,15 +93,20 @@ def write_prompts(into: Path, model: Path, data: str, count: int, length: int) -
     into.write_text("".join(lines), encoding="utf-8")
 
 
-def source(data: str, cutoff: int) -> dict[str, Any]:
-    """Return the `data` section of a recipe that reads a dataset in its own order."""
-    return {"sources": [data], "dataset_dir": str(DATA), "cutoff": cutoff}
+def source(data: str, cutoff: int, **more: Any) -> dict[str, Any]:
+    """Return the `data` section of a recipe that reads a dataset in its own order, with `more` of its keys."""
+    return {"sources": [data], "dataset_dir": str(DATA), "cutoff": cutoff, **more}
 
 
-def _examples(model: Path, data: str, cutoff: int, algorithm: str) -> Any:
+def words(data: str, count: int) -> str:
+    """Return the first words of a dataset."""
+    return " ".join(" ".join(_texts(data)).split()[:count])
+
+
+def _examples(model: Path, data: str, cutoff: int, algorithm: str, **more: Any) -> Any:
     """Return the samples that an algorithm of Gym learns from."""
     recipe = load_recipe(
-        {"model": str(model), "algorithm": algorithm, "data": source(data, cutoff), "output": "unused"}
+        {"model": str(model), "algorithm": algorithm, "data": source(data, cutoff, **more), "output": "unused"}
     )
     assert recipe.data is not None and recipe.algorithm is not None
     return recipe.data.build(tokenizer=model, rows=recipe.algorithm.rows, seed=0).train

@@ -24,7 +24,7 @@ class StepBatches:
     seeds: Sequence[int]  #: number of each in the whole step
     counted: int  #: how many of them count, from the first on
     weight: float  #: of the step: what every loss is divided by; processes that share batches each count them
-    tokens: float
+    tokens: float  #: of its samples, also those that are computed once for several
     samples: float
 
     @classmethod
@@ -41,7 +41,7 @@ class StepBatches:
             batches.append(job.objective.collate(examples))
         counted = len(batches) - step.spare
         sizes = [
-            (job.weight(batch), batch.size, len(examples))
+            (job.weight(batch), sum(len(example.tokens) for example in examples), len(examples))
             for batch, examples in zip(batches[:counted], step.batches, strict=False)
         ]
         weight, tokens, samples = over_processes(

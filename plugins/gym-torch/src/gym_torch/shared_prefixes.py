@@ -1,0 +1,98 @@
+"""Samples of a batch that begin alike: what they begin with, a system prompt or instructions, is laid out and computed once.
+
+Attention is causal, so the hidden states of a beginning are the same in each sample that has it, and its gradient is the sum of
+what the samples send back to it: loss and gradient are those of the samples apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gym_torch.batch import Batch, Example, Piece, packed
+from gym_torch.model.dropout import dropouts
+from gym_torch.packing import PACKED, Ints
+from gym_torch.policy import Policy
+
+LEAST = 16  #: tokens that two samples must have in common
+
+
+class _Sample(NamedTuple):
+    number: int  #: its place in what was given
+    tokens: Ints
+    free: int  #: tokens before the first one that is learnt: no other sample learns these
+
+
+def same(policy: Policy[Any]) -> bool:
+    """Whether a policy in training computes for a beginning what it computes for each sample that has it.
+
+    Dropout and noise on embeddings are drawn for each sample, and the balance of experts counts each of its tokens.
+    """
+    return policy.noise is None and policy.balance is None and next(dropouts(policy), None) is None
+
+
+def split(
+    examples: Sequence[Example], prefixes: Sequence[int | None] = ()
+) -> tuple[list[Example], tuple[int | None, ...]]:
+    """Return samples with what several of them begin with as segments of their own, which come first; and what each continues.
+
+    Takes what `gym_torch.batch.packed` takes. The samples keep their order, and all tokens that are learnt.
+    """
+    given = tuple(prefixes) or (None,) * len(examples)
+    samples = [_sample(number, example) for number, example in enumerate(examples) if given[number] is None]
+    samples.sort(key=lambda each: each.tokens[: each.free].astype(">u4").tobytes())
+    common = [_common(one, other) for one, other in pairwise(samples)]
+    shared: list[Piece] = []
+    above: list[int | None] = []
+    begins: dict[
+        int, tuple[int, int | None]
+    ] = {}  # by sample: tokens that stand before it, and in which piece they end
+
+    def part(first: int, end: int, depth: int, before: int | None) -> None:
+        """Find what samples `first` to `end`, in their order, have in common beyond `depth` tokens, which `before` ends with."""
+        while first < end:
+            last = first
+            while last + 1 < end and common[last] - depth >= LEAST:
+                last += 1
+            if last == first:
+                begins[samples[first].number] = depth, before
+            else:
+                deep = min(common[first:last])
+                source = examples[samples[first].number]
+                shared.append(Piece(source.id, source.tokens[depth:deep], source.trained[depth:deep]))
+                above.append(before)
+                part(first, last + 1, deep, len(shared) - 1)
+            first = last + 1
+
+    part(0, len(samples), 0, None)
+    if not shared:
+        return list(examples), given
+    rest, continued = [], []
+    for number, (example, before) in enumerate(zip(examples, given, strict=True)):
+        depth, ends = begins[number] if before is None else (0, before + len(shared))
+        rest.append(Piece(example.id, example.tokens[depth:], example.trained[depth:]) if depth else example)
+        continued.append(ends)
+    return [*shared, *rest], (*above, *continued)
+
+
+def _sample(number: int, example: Example) -> _Sample:
+    learnt = np.flatnonzero(example.trained)
+    last = len(example.tokens) - 1  # something must be left to stand for the sample
+    return _Sample(number, example.tokens, min(int(learnt[0]), last) if len(learnt) else last)
+
+
+def _common(one: _Sample, other: _Sample) -> int:
+    most = min(one.free, other.free)
+    apart = np.flatnonzero(one.tokens[:most] != other.tokens[:most])
+    return int(apart[0]) if len(apart) else most
+
+
+def _lay_out(examples: Sequence[Example], prefixes: Sequence[int | None]) -> Batch:
+    return packed(*split(examples, prefixes))
+
+
+SHARED = replace(PACKED, name="packed, shared prefixes once", lay_out=_lay_out)
