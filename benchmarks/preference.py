@@ -30,7 +30,7 @@ MOST = {"bf16": 0.9, "fp32": 1.0}  #: target: of TRL's peak
 
 def measure(out: report.Report, quick: bool) -> None:
     """Compare speed, memory and curves."""
-    steps, pairs = (4, 4) if quick else (8, 16)
+    steps, pairs = (3, 4) if quick else (8, 16)
     trial = precision_probe.trial(512)
     out.figures["precision"] = str(trial)
     with tempfile.TemporaryDirectory() as folder:

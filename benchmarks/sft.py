@@ -45,7 +45,7 @@ def _compare(out: report.Report, quick: bool, data: str, **more: Any) -> None:
     precisions = [trial.precision] if quick else sorted({"fp32", trial.precision})
     out.figures["precision"] = str(trial)
     with tempfile.TemporaryDirectory() as scratch:
-        _measured(out, Path(scratch), 4 if quick else 16, precisions, data, more)
+        _measured(out, Path(scratch), 3 if quick else 16, precisions, data, more)
 
 
 def _measured(
@@ -68,7 +68,7 @@ def _measured(
     for precision in precisions:
         plain = replace(spec, precision=precision)
         found[f"gym {precision}"] = run("gym", plain)
-        padded = [replace(plain, accumulate=count) for count in (1, 4)]
+        padded = [replace(plain, accumulate=count) for count in (4, 1)]
         _, found[f"trainer {precision}"] = fastest("trainer", padded, WARM)
         packed = [replace(plain, length=length, rows=max(1, round(per_step / length))) for length in (512, 1024)]
         _, found[f"trl {precision}"] = fastest("trl", packed, WARM)

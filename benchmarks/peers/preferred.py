@@ -66,7 +66,7 @@ def trl(spec: Preferring) -> Preferred:
 
     drawn = LoRA(rank=RANK).build(model=model(), seed=0).state()  # as Gym draws it
     before = held()
-    steps = clock()
+    steps = clock(spec)
     settings = DPOConfig(**arguments(spec), beta=BETA, max_length=None, train_sampling_strategy="sequential")
     made = Tokenized(
         model=model(),

@@ -42,6 +42,8 @@ class Spec:
     accumulate: int = 1  #: passes in a step
     precision: str = "fp32"
     learning_rate: float = 5e-4
+    warm: int = 0  #: first steps that do not count
+    patience: float | None = None  #: seconds of the step after them beyond which a peer stops: another setting is faster
 
 
 def serve(peers: Mapping[str, Callable[[Any], Result]], options: type[Spec]) -> None:
@@ -135,8 +137,8 @@ def executed(recipe: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     return {"seconds": seconds, "losses": losses, "norms": norms, "peak_bytes": most}, tokens
 
 
-def clock() -> Any:
-    """Return a callback of the peers' trainers that keeps the seconds and the log of each step."""
+def clock(spec: Spec) -> Any:
+    """Return a callback of the peers' trainers that keeps the seconds and the log of each step, and stops those that are slow."""
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
@@ -147,8 +149,10 @@ def clock() -> Any:
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             self.began = time.perf_counter()
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
+        def on_step_end(self, _arguments: Any, _state: Any, control: Any, **_: Any) -> None:
             self.seconds.append(time.perf_counter() - self.began)
+            if spec.patience and len(self.seconds) == spec.warm + 1 and self.seconds[-1] > spec.patience:
+                control.should_training_stop = True
 
         def on_log(self, _args: Any, _state: Any, _control: Any, logs: dict[str, float], **_: Any) -> None:
             if "loss" in logs:

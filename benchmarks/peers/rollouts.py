@@ -128,7 +128,7 @@ def trl(spec: Rolling) -> Rolled:
             return made
 
     before = held()
-    spent, steps = [0.0], clock()
+    spent, steps = [0.0], clock(spec)
     settings = GRPOConfig(
         **arguments(spec),
         num_generations=GROUP,

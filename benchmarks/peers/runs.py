@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,17 @@ def _result(peer: str, spec: Spec, process: subprocess.Popen[str], seconds: floa
     return spec.result(**json.loads(said.strip().splitlines()[-1]))
 
 
-def fastest(peer: str, settings: Iterable[Any], skip: int) -> tuple[Any, Any]:
-    """Run a peer with each of some settings; return that of the fastest run, whose first steps do not count, and its result."""
-    return max(((spec, run(peer, spec)) for spec in settings), key=lambda made: made[1].speed(skip))
+def fastest(peer: str, settings: Iterable[Any], warm: int) -> tuple[Any, Any]:
+    """Run a peer with each of some settings; return that of the fastest run, whose first steps do not count, and its result.
+
+    A later setting is given up where a step takes clearly longer than with the best one before.
+    """
+    best: tuple[Any, Any] | None = None
+    for given in settings:
+        spec = replace(given, warm=warm, patience=1.1 * best[1].seconds[warm] if best else None)
+        result = run(peer, spec)
+        whole = len(result.seconds) == spec.steps
+        if best is None or (whole and result.speed(warm) > best[1].speed(warm)):
+            best = spec, result
+    assert best is not None, "there is no setting"
+    return best

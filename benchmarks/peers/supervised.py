@@ -74,7 +74,7 @@ def trainer(spec: Tuning) -> Tuned:
 
     before = held()
     tokenizer = AutoTokenizer.from_pretrained(spec.model)
-    steps = clock()
+    steps = clock(spec)
     made = Trainer(
         model=_model(spec),
         args=TrainingArguments(**_arguments(spec), train_sampling_strategy="sequential", remove_unused_columns=False),
@@ -92,7 +92,7 @@ def trl(spec: Tuning) -> Tuned:
     from trl import SFTConfig, SFTTrainer
 
     before = held()
-    steps = clock()
+    steps = clock(spec)
     packing = {"packing": True, "max_length": spec.length} if spec.length else {"max_length": None}
     made = SFTTrainer(
         model=_model(spec),
@@ -113,7 +113,7 @@ def llamafactory(spec: Tuning) -> Tuned:
     from peers.sizes import of_llamafactory
 
     way = "qlora" if spec.quantized else "lora" if spec.adapter else "full"
-    before, steps = held(), clock()
+    before, steps = held(), clock(spec)
     where = spec.model, spec.folder, spec.dataset, way, spec.output
     run_exp(of_llamafactory(*where, spec.steps, spec.rows, spec.length, bool(spec.recompute)), callbacks=[steps])
     tokens = int(steps.logs[-1]["num_input_tokens_seen"])
@@ -126,7 +126,7 @@ def unsloth(spec: Tuning) -> Tuned:
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
-    before, steps = held(), clock()
+    before, steps = held(), clock(spec)
     model, _ = FastLanguageModel.from_pretrained(
         spec.model, max_seq_length=spec.length, load_in_4bit=spec.quantized, full_finetuning=not spec.adapter
     )

@@ -113,7 +113,7 @@ def test_a_new_vocabulary_from_command_to_export(tmp_path: Path) -> None:
         command, [str(bench.model()), "<one>", "<two>", "--into", str(tmp_path / "larger"), "--json"]
     )
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["tokens"] == {"<one>": 262, "<two>": 263}
+    assert json.loads(done.stdout)["tokens"] == {"<one>": 259, "<two>": 260}
     assert fingerprint(bench.model()) == before, "the model it came from was written to"
     rows = bench.file(
         [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<one> b <two>"}]}] * 4
