@@ -18,7 +18,7 @@ from typing import Any
 import report
 from peers.material import DATA, write_model
 from peers.runs import run, together
-from peers.shape import SHAPE, SMALL
+from peers.shape import ATTENTION, PARAMETERS, SMALL
 from peers.supervised import Tuned, Tuning
 
 from gym_core import load_recipe
@@ -26,7 +26,6 @@ from gym_torch.kernels import precision_probe
 
 TEXT, KILO = "tinyshakespeare", 1024
 POLICIES = ("tiled", "offload")  #: of `train.gradient_checkpointing`
-PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536) + 512 * SMALL  #: in matrices
 MOST = 0.5  #: of TRL's peak
 LORA = {"name": "lora", "rank": 8}  #: trains little, so that nearly all memory is that of the row
 
@@ -151,9 +150,7 @@ def _prepared(folder: Path, tokens: int, precision: str) -> Tuning:
 
 def _flops(tokens: int) -> float:
     """Return the FLOPs of a step without what is computed again: matrices and causal attention."""
-    heads = SHAPE["num_attention_heads"] * SHAPE["head_dim"]
-    attention = SHAPE["num_hidden_layers"] * 2 * heads * tokens / 2
-    return 6 * (PARAMETERS + attention) * tokens
+    return 6 * (PARAMETERS + 512 * SMALL + ATTENTION * tokens / 2) * tokens
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ import report
 from peers.material import source, write_model, write_pairs
 from peers.preferred import Preferred, Preferring
 from peers.runs import fastest
-from peers.shape import SMALL
+from peers.shape import ATTENTION, PARAMETERS, SMALL
 
 from gym_torch.kernels import precision_probe
 
 DATA, CUTOFF, WARM = "dpo_en_demo", 1024, 1
+PARTS = ("prompt", "chosen", "rejected")
 PAIRS = (4, 1)  #: that a pass may have: more rows side by side, or less padding
 TIMES = {"bf16": 4, "fp32": 3}  #: target: times TRL's pairs/s, by precision
 MOST = {"bf16": 0.9, "fp32": 1.0}  #: target: of TRL's peak
@@ -54,10 +55,12 @@ def measure(out: report.Report, quick: bool) -> None:
         for who in ("gym", "trl"):
             chosen[who], found[who] = fastest(who, tried, WARM)
         speeds = {who: one.speed(WARM) for who, one in found.items()}
+        flops = fmean(_flops(scratch / "pairs.jsonl", WARM * pairs, steps * pairs))
     peaks = {who: one.peak_bytes - one.base_bytes for who, one in found.items()}
     out.figures.update(
         {
             "pairs_in_a_pass": {who: pairs // settings.accumulate for who, settings in chosen.items()},
+            "model_flop_utilisation": round(speeds["gym"] * flops / report.matmul_rate(trial.precision), 3),
             "pairs_per_second": {who: round(speed, 3) for who, speed in speeds.items()},
             "peak_mib": {who: round(peak / 2**20) for who, peak in peaks.items()},
             "first_step_seconds": {who: round(one.seconds[0], 2) for who, one in found.items()},
@@ -80,9 +83,26 @@ def measure(out: report.Report, quick: bool) -> None:
 
 def tokens(pairs: Path, count: int) -> dict[str, int]:
     """Return the mean number of tokens of each part of the first pairs; TRL computes the prompt with each answer."""
-    rows = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()[:count]]
-    parts = ("prompt", "chosen", "rejected")
-    return {part: round(fmean(len(row[f"{part}_ids"]) for row in rows)) for part in parts}
+    return dict(zip(PARTS, (round(fmean(part)) for part in zip(*_lengths(pairs, 0, count), strict=True)), strict=True))
+
+
+def _lengths(pairs: Path, first: int, end: int) -> list[list[int]]:
+    rows = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()[first:end]]
+    return [[len(row[f"{part}_ids"]) for part in PARTS] for row in rows]
+
+
+def _flops(pairs: Path, first: int, end: int) -> list[float]:
+    """Return the FLOPs that each pair needs.
+
+    The layers, and the head where an answer stands, forward for policy and reference, and back to the inputs of frozen weights;
+    causal attention likewise, but back to queries as well as to keys and values.
+    """
+    found = []
+    for prompt, *answers in _lengths(pairs, first, end):
+        attended = prompt**2 / 2 + sum(each * (prompt + each / 2) for each in answers)
+        head = 512 * SMALL * sum(answers)
+        found.append(6 * (PARAMETERS * (prompt + sum(answers)) + head) + 8 * ATTENTION * attended)
+    return found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import report
 from peers.material import source, words, write_model, write_samples
 from peers.runs import fastest, run
-from peers.shape import SMALL
+from peers.shape import ATTENTION, PARAMETERS, SMALL
 from peers.supervised import Tuned, Tuning
 
 from gym_torch.kernels import precision_probe
@@ -26,7 +26,6 @@ ROWS, CUTOFF, WARM = 16, 1024, 1
 DATA = ("alpaca_en_demo", "glaive_toolcall_en_demo")
 TIMES = {"bf16": (4, 3), "fp32": (2.4, 2.8)}  #: targets, by the precision that is faster: times Trainer, times TRL
 USED = {"bf16": 0.33, "fp32": 0.55}  #: of the machine's own rate of matrix products
-PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the matrices of the layers
 
 
 def measure(out: report.Report, quick: bool) -> None:
@@ -112,7 +111,7 @@ def _check(
 
 def _flops(lengths: list[int], supervised: float) -> float:
     """Return the FLOPs that a real token needs: matrices, causal attention within samples, head where supervised."""
-    attention = 8 * 2 * 512 * sum(length**2 / 2 for length in lengths) / sum(lengths)
+    attention = ATTENTION * sum(length**2 / 2 for length in lengths) / sum(lengths)
     return 6 * (PARAMETERS + attention + 512 * SMALL * supervised)
 
 

@@ -17,3 +17,5 @@ SHAPE: dict[str, Any] = {  #: all of `config.json` but the vocabulary
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
+PARAMETERS = 8 * (512 * (512 + 2 * 256) + 512 * 512 + 3 * 512 * 1536)  #: in the matrices of its layers
+ATTENTION = 8 * 2 * 512  #: multiplications of a query with a key and a value, in all layers
