@@ -157,21 +157,21 @@ def tool_grammar(
     schemas = [
         {
             "type": "object",
-            "properties": {
-                calls.name: {"const": each.name},
-                calls.arguments: _without_definitions(each.parameters) or {"type": "object"},
-            },
+            "properties": {calls.name: {"const": each.name}, calls.arguments: {"$ref": _at(number)}},
             "required": [calls.name, calls.arguments],
             "additionalProperties": False,
         }
-        for each in fitting
+        for number, each in enumerate(fitting)
     ]
     one = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     whole = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if calls.listed else one
-    whole = {**whole, "x-guidance": {"whitespace_flexible": False}}  # a model could write space for ever
-    definitions = [each.parameters["$defs"] for each in fitting if each.parameters and "$defs" in each.parameters]
-    if definitions:
-        whole = {**whole, "$defs": {name: schema for each in definitions for name, schema in dict(each).items()}}
+    whole = {
+        **whole,
+        "$defs": {
+            str(number): _placed(each.parameters or {"type": "object"}, number) for number, each in enumerate(fitting)
+        },
+        "x-guidance": {"whitespace_flexible": False},  # a model could write space for ever
+    }
     parts = [*_written(calls.start, calls.tokens), f"%json {json.dumps(whole)}", *_written(calls.end, calls.tokens)]
     return Grammar("lark", f"start: {' '.join(parts)}\n")
 
@@ -183,6 +183,25 @@ def _written(mark: str, tokens: Sequence[tuple[str, int]]) -> list[str]:
     return [f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts if part]
 
 
-def _without_definitions(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a schema without what its references lead to, which stands at the root of the whole."""
-    return {key: value for key, value in (schema or {}).items() if key != "$defs"}
+def _at(number: int) -> str:
+    """Return where the schema of a tool stands in the whole."""
+    return f"#/$defs/{number}"
+
+
+def _placed(schema: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return the schema of a tool with references that lead to its own definitions: other tools have some of the same names."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        found = {key: moved(each) for key, each in value.items()}
+        reference = value.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            found["$ref"] = _at(number) + reference.removeprefix("#")
+        return found
+
+    found: dict[str, Any] = moved(schema)
+    found.pop("$id", None)  # references would be read from there
+    return found

@@ -1,0 +1,95 @@
+"""Answers that must have a form: where it is a call, the arguments are those of the tool that is called."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from api_server import served
+from llguidance import LLMatcher, LLTokenizer
+from parrot import Parrot, ParrotEngine
+
+from gym_data.location import locate
+from gym_serve import Limits, ModelSource, ServedModel
+
+
+class Obedient(ParrotEngine):
+    """Takes any form; what it writes is what it is told to."""
+
+    @property
+    def supports(self) -> frozenset[str]:
+        return super().supports | {"grammar:json_object", "grammar:lark"}
+
+
+def engine_of(kind: type[ParrotEngine]) -> ParrotEngine:
+    return kind(Parrot(), [ModelSource("parrot", "nowhere")], Limits())
+
+
+def ask(server: Any, path: str, said: str, **body: Any) -> Any:
+    whole = {"model": "parrot", "messages": [{"role": "user", "content": said}], **body}
+    request = urllib.request.Request(
+        server.url + path, json.dumps(whole).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        return json.loads(reply.read())
+
+
+def tool(name: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **parameters}}}
+
+
+def allows(grammar: str, name: str, arguments: Any) -> bool:
+    """Whether a grammar allows a whole call."""
+    words = LLTokenizer((locate("tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+    call = json.dumps({"name": name, "arguments": arguments}, separators=(",", ":"))
+    parts = ("<tool", f"_call>\n{call}\n</tool", "_call>")  # the parrot knows no tokens for marks
+    tokens = [token for part in parts for token in words.tokenize_str(part)]
+    matcher = LLMatcher(words, grammar)
+    assert not matcher.is_error(), matcher.get_error()
+    return bool(matcher.validate_tokens(tokens) == len(tokens))
+
+
+PLACED = {"x": {"$ref": "#/$defs/Item"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"properties": PLACED, "$defs": {"Item": {"type": "string"}}}, {"properties": {"x": {"type": "integer"}}}),
+        (
+            {"properties": PLACED, "$defs": {"Item": {"type": "string"}}},
+            {"properties": PLACED, "$defs": {"Item": {"type": "integer"}}},
+        ),
+        (
+            {
+                "properties": {"x": {"$ref": "#/definitions/I"}},
+                "definitions": {"I": {"type": "string"}},
+                "$id": "http://a/b",
+            },
+            {"properties": {"x": {"type": "integer"}, "y": {"$ref": "#/properties/x"}}},
+        ),
+    ],
+    ids=["one", "of-one-name", "elsewhere"],
+)
+def test_each_tool_has_its_own_definitions(first: dict[str, Any], second: dict[str, Any]) -> None:
+    engine = engine_of(Obedient)
+    with served(engine) as server:
+        tools = [tool("f", **first), tool("g", **second)]
+        ask(server, "/v1/chat/completions", "call f Rome", tools=tools, tool_choice="required")
+    grammar = engine.seen[-1].sampling.grammar.text
+    assert allows(grammar, "f", {"x": "a"}) and not allows(grammar, "f", {"x": 1})
+    assert allows(grammar, "g", {"x": 1}) and not allows(grammar, "g", {"x": "a"})
+
+
+def test_a_tool_whose_arguments_hold_such_arguments() -> None:
+    engine = engine_of(Obedient)
+    with served(engine) as server:
+        tree = tool("f", properties={"in": {"$ref": "#"}, "x": {"type": "integer"}}, additionalProperties=False)
+        ask(server, "/v1/chat/completions", "call f Rome", tools=[tree], tool_choice="required")
+    grammar = engine.seen[-1].sampling.grammar.text
+    assert allows(grammar, "f", {"in": {"in": {"x": 1}}})
+    assert not allows(grammar, "f", {"in": {"name": "f", "arguments": {}}})
