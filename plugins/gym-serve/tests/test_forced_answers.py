@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from api_server import served
 from llguidance import LLMatcher, LLTokenizer
-from parrot import Parrot, ParrotEngine
+from parrot import FORMAT, Parrot, ParrotEngine
 
 from gym_data.location import locate
 from gym_serve import Limits, ModelSource, ServedModel
@@ -23,6 +23,13 @@ class Obedient(ParrotEngine):
     @property
     def supports(self) -> frozenset[str]:
         return super().supports | {"grammar:json_object", "grammar:lark"}
+
+
+class Thinking(Obedient):
+    """One whose prompts have begun a thought already."""
+
+    def models(self) -> Sequence[ServedModel]:
+        return [replace(model, answers=replace(FORMAT, begins_thinking=True)) for model in super().models()]
 
 
 def engine_of(kind: type[ParrotEngine]) -> ParrotEngine:
@@ -93,3 +100,19 @@ def test_a_tool_whose_arguments_hold_such_arguments() -> None:
     grammar = engine.seen[-1].sampling.grammar.text
     assert allows(grammar, "f", {"in": {"in": {"x": 1}}})
     assert not allows(grammar, "f", {"in": {"name": "f", "arguments": {}}})
+
+
+def test_a_forced_answer_is_no_thought_where_the_prompt_has_begun_one() -> None:
+    with served(engine_of(Thinking), temperature=0) as server:
+
+        def answer(said: str, **body: Any) -> Any:
+            return ask(server, "/v1/chat/completions", said, **body)["choices"][0]
+
+        assert answer("a b </think> c")["message"]["reasoning_content"] == "a b"
+        formed = answer('{"a": 1}', response_format={"type": "json_object"})["message"]
+        assert formed["content"] == '{"a": 1}' and "reasoning_content" not in formed
+        called = answer("call f Rome", tools=[tool("f")], tool_choice="required")
+        assert called["finish_reason"] == "tool_calls" and len(called["message"]["tool_calls"]) == 1
+        used = {"name": "f", "input_schema": {"type": "object"}}
+        blocks = ask(server, "/v1/messages", "call f Rome", tools=[used], tool_choice={"type": "any"}, max_tokens=40)
+        assert [block["type"] for block in blocks["content"]] == ["tool_use"] and blocks["stop_reason"] == "tool_use"

@@ -109,6 +109,7 @@ def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> J
         id=id,
     )
     begins = format.begins_thinking and options.get("enable_thinking") is not False and not going_on
+    begins &= forced is None and shaped is None  # such a reply has no place for the mark that would end a thought
     return Job(
         asked,
         tuple(replace(request, index=index) for index in range(body.n or 1)),
