@@ -1,4 +1,8 @@
-"""The names by which models are asked for: `base`, or `base@tenant` for a variant of it. A name is never a path."""
+"""The names by which models are asked for: `base`, or `base@tenant` for a variant of it. A name is never a path.
+
+Models, and adapters that options name, are called by a few signs. Users are called as a store of variants lets them, such as
+`ann@example.com`, so that the first `@` is the one behind the model.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+LONGEST = 256  #: characters of the name of a tenant
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Asked:
 
 def asked(name: str) -> Asked | None:
     """Return what a name means; None where no tenant can have this name."""
-    model, at, tenant = name.rpartition("@")
+    model, at, tenant = name.partition("@")
     if not at:
         return Asked(name)
-    return Asked(model, tenant) if model and TENANT.fullmatch(tenant) and ".." not in tenant else None
+    fits = 0 < len(tenant) <= LONGEST and tenant.isprintable() and tenant not in (".", "..")
+    return Asked(model, tenant) if model and fits and not set(tenant) & set("/\\") else None
