@@ -13,7 +13,7 @@ from gym_core import GymError
 from gym_serve.batching.batch_model import Answering, BatchModel
 from gym_serve.batching.grammar import WRITTEN
 from gym_serve.batching.logits_processors import processors
-from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.prompts import goes_on, prompt_tokens
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
@@ -223,7 +223,7 @@ class BatchEngine:
                 alternatives=sampling.logprobs,
             )
             echo = answering.tokenizer.decode(prompt) if request.echo else ""
-            reply = Reply(answering.tokenizer, sampling, stops, echo)
+            reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())
             if request.echo and sampling.logprobs is not None:
                 reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
             if sampling.grammar is not None:

@@ -34,6 +34,13 @@ def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[i
     return found
 
 
+def goes_on(request: Request) -> bool:
+    """Whether a reply goes on with a text of the prompt, so that a space before its first word is a part of it."""
+    if request.messages is None:
+        return True
+    return request.continue_final_message and bool(request.messages[-1].get("content"))
+
+
 def _chat(request: Request, tokenizer: Words) -> list[int]:
     messages = [dict(message) for message in request.messages or ()]
     if not messages:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from gym_serve.batching.batch_model import Words
 from gym_serve.batching.grammar import Mask
-from gym_serve.batching.text_stream import UNKNOWN, TextStream
+from gym_serve.batching.text_stream import UNKNOWN, TextStream, text_of
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
 from gym_serve.errors import Gone, RequestError
 from gym_torch.generation.decoding import Row
@@ -24,10 +25,12 @@ SIGNS = {
 class Reply:
     """One reply. `told` and `ended` are called in the thread that decodes; everything else in that of the reader."""
 
-    def __init__(self, tokenizer: Words, sampling: Sampling, stops: frozenset[int], echo: str) -> None:
-        """Begin; `echo` is shown before anything else."""
+    def __init__(
+        self, tokenizer: Words, sampling: Sampling, stops: frozenset[int], echo: str, before: Sequence[int] = ()
+    ) -> None:
+        """Begin; `echo` is shown before anything else, and `before` are the tokens with whose text the reply goes on."""
         self._tokenizer, self._sampling, self._stops, self._echo = tokenizer, sampling, stops, echo
-        self._text = TextStream(tokenizer.decode, sampling.stop)
+        self._text = TextStream(tokenizer.decode, sampling.stop, before)
         self.mask: Mask | None = None
         self.close: Callable[[], None] = lambda: None  #: called once when it has ended
         self._pieces: list[Piece] = []
@@ -38,7 +41,7 @@ class Reply:
 
     def tell(self, prompt: Sequence[int], scores: Sequence[Scores]) -> None:
         """Show the prompt, and how likely each of its tokens was but the first, of which nothing is said."""
-        first = TokenLogprob(*self._written(prompt[0]), None, self._bytes(prompt[0]))
+        first = TokenLogprob(prompt[0], self._tokenizer.decode(prompt[:1]), None, self._bytes(prompt[0]))
         rest = [self._logprob(token, each) for token, each in zip(prompt[1:], scores, strict=True)]
         echo, self._echo = self._echo, ""
         self._pieces.append(Piece(echo, tuple(prompt), (first, *rest)))
@@ -106,10 +109,15 @@ class Reply:
         return TokenLogprob(*self._written(token), scores.log_prob, self._bytes(token), top)
 
     def _written(self, token: int) -> tuple[int, str]:
-        return token, self._tokenizer.decode([token])
+        return token, text_of(self._tokenizer.decode, token, self._word)
+
+    @cached_property
+    def _word(self) -> list[int]:
+        """A word before a token, so that the space with which the token begins is told."""
+        return self._tokenizer.encode("a")[-1:]
 
     def _bytes(self, token: int) -> bytes:
-        text = self._tokenizer.decode([token])
+        _, text = self._written(token)
         written = self._tokenizer.written(token) or ""
         if UNKNOWN not in text:
             return text.encode()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 UNKNOWN = "\ufffd"  #: what bytes decode to that are no character yet
 BYTES = 4  #: of a character, at most: so many tokens back it is known what the bytes are
+CONTEXT = 8  #: tokens of what a text goes on with: a decoder may drop the space before the first word that it is given
 WINDOW = 16  #: tokens without a whole character, after which those are shown that no later token can change
 
 
@@ -15,12 +16,14 @@ class TextStream:
     What is decoded for a token has a bounded length, whatever the tokens are.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> None:
-        """Begin without tokens; `decode` returns the text of some."""
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), before: Sequence[int] = ()
+    ) -> None:
+        """Begin without tokens; `decode` returns the text of some, and `before` is what the text goes on with."""
         self._decode = decode
         self._stop = [text for text in stop if text]
-        self._tokens: list[int] = []
-        self._start = self._read = 0  # tokens from `start` on give the text of those from `read` on its context
+        self._tokens = [] if decode(before[-CONTEXT:]).endswith(UNKNOWN) else list(before[-CONTEXT:])
+        self._start, self._read = 0, len(self._tokens)  # tokens from `start` on give those from `read` on their context
         self._held = ""  # decoded, and may be the beginning of a stop string
         self.stopped = False
 
@@ -67,6 +70,11 @@ class TextStream:
         held = 0 if last else max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
+
+
+def text_of(decode: Callable[[Sequence[int]], str], token: int, before: Sequence[int]) -> str:
+    """Return what a token adds to a text."""
+    return decode([*before, token])[len(decode(before)) :]
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gym_core import GymError
 from gym_rewards.http_client import HttpClient, NoReply
-from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.prompts import goes_on, prompt_tokens
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
@@ -173,7 +173,7 @@ class VLLMEngine:
             raise BadRequest("at least one token must be asked for", key="max_tokens")
         stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else model.stops)
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
-        reply = Reply(model.tokenizer, sampling, stops, "")
+        reply = Reply(model.tokenizer, sampling, stops, "", prompt if goes_on(request) else ())
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         return row, reply, body_of(model.name(request.tenant), request, row, seed)
 
