@@ -123,3 +123,21 @@ def test_models_of_versions_that_were_replaced_leave_the_memory(tmp_path: Path) 
         await engine.close()
 
     asyncio.run(use())
+
+
+def test_asking_reads_no_record_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_as(tmp_path, "ann", write_model(tmp_path / "own", seed=5))
+    engine = engine_of(tmp_path)
+
+    def never(store: VariantStore) -> None:
+        raise AssertionError("every record of the store is read")
+
+    async def use() -> None:
+        monkeypatch.setattr(VariantStore, "listing", never)
+        assert list(engine.tenants("base")) == ["ann"] and await pieces(engine)
+        monkeypatch.undo()
+        store_as(tmp_path, "ben", write_model(tmp_path / "another", seed=6))
+        assert list(engine.tenants("base")) == ["ann", "ben"]
+        await engine.close()
+
+    asyncio.run(use())

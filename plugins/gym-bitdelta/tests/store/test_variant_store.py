@@ -381,3 +381,26 @@ def test_a_writer_that_waits_too_long_is_told(store, artifact, monkeypatch):
     other.execute("ROLLBACK")
     other.close()
     store.create("ann", artifact("one"))
+
+
+def test_who_there_is_costs_nothing_until_somebody_writes(store, artifact):
+    assert list(store.index.users()) == []
+    store.create("cleo", artifact("one"))
+    first = store.create("ann", artifact("two"))
+    found = store.index.users()
+    assert list(found) == ["ann", "cleo"] and store.index.users() is found
+    with VariantStore(store.root) as another:  # as another process has it open
+        another.create("ben", artifact("three"))
+        another.update("ann", artifact("four"), parent=first.id)
+    assert list(store.index.users()) == ["ann", "ben", "cleo"]
+    store.remove("cleo")
+    assert list(store.index.users()) == ["ann", "ben"]
+    store.close()
+    with VariantStore(store.root) as another:
+        another.remove("ann")
+    assert list(store.index.users()) == ["ben"]
+    with sqlite3.connect(store.index.path) as connection:
+        connection.execute("UPDATE versions SET record = 'x' WHERE user = 'ben'")
+    assert list(store.index.users()) == ["ben"]  # who asks for it is told
+    with pytest.raises(GymError, match="not what was written"):
+        store.get("ben")

@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -64,6 +64,7 @@ class Index:
         self.path = root / NAME
         self._turn = threading.RLock()
         self._connections: dict[int, sqlite3.Connection] = {}
+        self._users: tuple[object, Sequence[str]] = None, ()  # who there was, and in which state of the index
         if not self.path.exists():
             self._create(root, create)
         with self.reading() as connection:
@@ -78,6 +79,7 @@ class Index:
     def close(self) -> None:
         """Close the connection of this process."""
         with self._turn:
+            self._users = None, ()
             connection = self._connections.pop(os.getpid(), None)
             if connection is not None:
                 connection.close()
@@ -134,6 +136,19 @@ class Index:
             except GymError as error:
                 found.damaged.extend(error.problems)
         return found
+
+    def users(self) -> Sequence[str]:
+        """Return who has a variant, sorted. Records are not read: whoever opens a damaged one is told.
+
+        It costs little where nobody wrote since it was last asked, so that each request to a server can ask.
+        """
+        with self.reading() as connection:
+            (others,) = connection.execute("PRAGMA data_version").fetchone()
+            state = os.getpid(), others, connection.total_changes
+            if self._users[0] != state:
+                found = connection.execute("SELECT DISTINCT user FROM files")
+                self._users = state, sorted(user for (user,) in found if isinstance(user, str))
+            return self._users[1]
 
     def rows(self, connection: sqlite3.Connection, user: str) -> list[Row]:
         """Return all rows of a user, the oldest first."""

@@ -82,7 +82,7 @@ class StoredTenants:
 
     def names(self) -> Sequence[str]:
         """Return the users."""
-        return sorted({variant.user for variant in self._store.listing().variants})
+        return self._store.index.users()
 
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return what answers for the newest version of a user."""
