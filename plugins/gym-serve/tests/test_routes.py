@@ -159,3 +159,29 @@ def test_figures_tell_of_nobody(server):
     assert figure(after, "gym_requests_in_work") == 0 and figure(after, "gym_engine_running") == 0
     assert "secret-name" not in after and "bob" not in after
     assert ask(server, "/health") == {"status": "ok"}
+
+
+def test_thoughts_of_earlier_responses_reach_templates(server):
+    def seen(*items: dict[str, object]) -> list[tuple[object, ...]]:
+        ask(server, "/v1/responses", input=[{"role": "user", "content": "a"}, *items, {"role": "user", "content": "b"}])
+        keys = ("role", "content", "reasoning_content", "tool_calls")
+        return [tuple(each.get(key) for key in keys) for each in server.engine.seen[-1].messages[2:-1]]
+
+    def thought(text: str, **more: object) -> dict[str, object]:
+        return {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}], **more}
+
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]}
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "1", "output": "x"}
+    called = [{"type": "function", "id": "1", "function": {"name": "f", "arguments": {}}}]
+    assert seen(thought("t"), answer) == [("assistant", "c", "t", None)]
+    assert seen(thought("t"), call, result, thought("u"), answer) == [
+        ("assistant", "", "t", called),
+        ("tool", "x", None, None),
+        ("assistant", "c", "u", None),
+    ]
+    assert seen(answer, answer) == [("assistant", "c", None, None)] * 2
+    assert seen(answer, thought("t"), call, result)[1][2] == "t"
+    told = {"summary": [{"type": "summary_text", "text": "s"}], "content": None}
+    assert seen(thought("", **told), answer) == [("assistant", "c", "s", None)]
+    assert seen(thought("cut")) == [("assistant", "", "cut", None)]

@@ -72,13 +72,20 @@ class FunctionCallOutput(Body):
     status: str | None = None
 
 
+class ThoughtText(Body):
+    """Text of a thought."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
 class Thought(Body):
-    """A thought of the assistant, of which its text is read."""
+    """A thought of the assistant, of which its text is read, or where there is none that of its summary."""
 
     type: Literal["reasoning"]
     id: str | None = None
-    summary: list[Any] | None = None
-    content: list[Any] | None = None
+    summary: list[ThoughtText] | None = None
+    content: list[ThoughtText] | None = None
     encrypted_content: None = None
     status: str | None = None
 
@@ -172,15 +179,21 @@ class Responses(Ignored):
 
 def _append(found: list[ChatMessage], item: Item) -> None:
     """Add an item to a conversation: calls and thoughts belong to the answer that they stand in."""
-    if item.type == "message":
+    last = found[-1] if found and found[-1].role == "assistant" else None
+    if item.type == "message" and item.role == "assistant" and last and not (last.content or last.tool_calls):
+        found[-1] = last.model_copy(update={"content": _text(item.content)})  # behind its thought
+    elif item.type == "message":
         found.append(ChatMessage(role=item.role, content=_text(item.content)))
+    elif item.type == "reasoning":
+        thought = "\n".join(part.text for part in item.content or item.summary or ())
+        found.append(ChatMessage(role="assistant", reasoning_content=thought or None))
     elif item.type == "function_call_output":
         found.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=_text(item.output)))
-    elif item.type == "function_call":
+    else:
         call = Call(id=item.call_id, function=Function(name=item.name, arguments=item.arguments))
-        last = found[-1] if found and found[-1].role == "assistant" else ChatMessage(role="assistant")
-        if found and found[-1] is last:
+        if last:
             found.pop()
+        last = last or ChatMessage(role="assistant")
         found.append(last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]}))
 
 
