@@ -322,7 +322,9 @@ def _(at):
 def _(at):
     whole = text_of(at)
     stop = whole[len(whole) // 2 :][:2]
-    shown = [block.text for block in at.message(stop_sequences=[stop]).content]
+    reply = at.message(stop_sequences=[stop])
+    shown = [block.text for block in reply.content]
+    assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop)
     assert "".join(shown) == whole[: whole.index(stop)]
 
 

@@ -96,7 +96,7 @@ class ParrotEngine(Engine):
     async def _made(self, request: Request, prompt: list[str]) -> AsyncGenerator[Piece, None]:
         sampling = request.sampling
         most = min(sampling.max_tokens or CONTEXT, CONTEXT - len(prompt))
-        tokens, text, reason = 0, "", "stop"
+        tokens, text, reason, stopped = 0, "", "stop", None
         slow = 0.2 if "slowly" in prompt else self.config.pause
         for word in answer(request, prompt):
             if tokens == most:
@@ -114,8 +114,9 @@ class ParrotEngine(Engine):
                 shown, (number(word),), (chance(word, sampling.logprobs),) if sampling.logprobs is not None else ()
             )
             if found:
+                stopped = min((whole.find(stop), stop) for stop in sampling.stop if stop in whole)[1]
                 break
-        yield Piece(finish_reason=reason, usage=Usage(len(prompt), tokens, len(prompt) // 2))
+        yield Piece(finish_reason=reason, usage=Usage(len(prompt), tokens, len(prompt) // 2), stop=stopped)
 
     async def count(self, request: Request) -> int:
         return len(words(said(request)))

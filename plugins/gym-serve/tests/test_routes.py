@@ -185,3 +185,19 @@ def test_thoughts_of_earlier_responses_reach_templates(server):
     told = {"summary": [{"type": "summary_text", "text": "s"}], "content": None}
     assert seen(thought("", **told), answer) == [("assistant", "c", "s", None)]
     assert seen(thought("cut")) == [("assistant", "", "cut", None)]
+
+
+def test_the_text_that_ended_a_message_is_told(server):
+    asked = {"messages": [{"role": "user", "content": "a b c d"}], "max_tokens": 40}
+
+    def ended(**body: object) -> tuple[str, str | None]:
+        reply = ask(server, "/v1/messages", **asked, **body)
+        events = ask(server, "/v1/messages", **asked, **body, stream=True).splitlines()
+        last = next(json.loads(line[6:]) for line in events if line.startswith("data: ") and "message_delta" in line)
+        found = reply["stop_reason"], reply["stop_sequence"]
+        assert found == (last["delta"]["stop_reason"], last["delta"]["stop_sequence"])
+        return found
+
+    assert ended(stop_sequences=["x", "c"]) == ("stop_sequence", "c")
+    assert ended(stop_sequences=["x"]) == ("end_turn", None)
+    assert ended() == ("end_turn", None)

@@ -139,6 +139,9 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] = ()  #: one for each of `tokens`, where they are asked for
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    stop: str | None = (
+        None  #: of the last piece: the text of `Sampling.stop` that ended the reply; None where an engine does not say
+    )
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Event:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
+    stop: str | None = None  #: the text that ended it, where one did
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Reply:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str = "stop"
     usage: Usage = NOTHING
+    stop: str | None = None
 
 
 async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
@@ -119,7 +121,8 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
             if usage is not None:
                 service.metrics.spent(usage)
             if delta or piece.logprobs or reason:
-                yield Event(index, delta, piece.logprobs, "tool_calls" if reason and called else reason, usage)
+                told = "tool_calls" if reason and called else reason
+                yield Event(index, delta, piece.logprobs, told, usage, piece.stop)
             if reason:
                 if service.options.log_prompts:
                     LOG.info(
@@ -139,6 +142,7 @@ async def replies(service: Service, job: Job) -> list[Reply]:
             reply.logprobs += event.logprobs
             reply.finish_reason = event.finish_reason or reply.finish_reason
             reply.usage = event.usage or reply.usage
+            reply.stop = event.stop
     return found
 
 

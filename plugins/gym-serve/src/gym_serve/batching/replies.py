@@ -96,13 +96,14 @@ class Reply:
             tuple(each for piece in found for each in piece.logprobs),
             found[-1].finish_reason,
             found[-1].usage,
+            found[-1].stop,
         )
 
     def _last(self, row: Row) -> Piece:
         text, made = self._text.end(), row.completion
         whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
         reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
-        return Piece(text, (), (), reason, Usage(len(row.prompt), len(made.tokens), row.reused))
+        return Piece(text, (), (), reason, Usage(len(row.prompt), len(made.tokens), row.reused), self._text.stop)
 
     def _logprob(self, token: int, scores: Scores) -> TokenLogprob:
         top = tuple(Alternative(*self._written(other), logprob, self._bytes(other)) for other, logprob in scores.top)

@@ -25,7 +25,12 @@ class TextStream:
         self._tokens = [] if decode(before[-CONTEXT:]).endswith(UNKNOWN) else list(before[-CONTEXT:])
         self._start, self._read = 0, len(self._tokens)  # tokens from `start` on give those from `read` on their context
         self._held = ""  # decoded, and may be the beginning of a stop string
-        self.stopped = False
+        self.stop: str | None = None  #: the stop string that ended it
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ended it."""
+        return self.stop is not None
 
     def push(self, token: int) -> str:
         """Return what can be shown now that a token was added."""
@@ -63,10 +68,10 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + new
-        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+            (at, self.stop), self._held = min(found), ""
+            return text[:at]
         held = 0 if last else max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]

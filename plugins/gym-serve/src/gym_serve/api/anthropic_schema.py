@@ -1,0 +1,181 @@
+"""Conversations of Anthropic's API, and the same in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gym_serve.api.chat_completions import ChatCompletion, TemplateOptions
+from gym_serve.api.chat_schema import (
+    Call,
+    ChatMessage,
+    Function,
+    FunctionTool,
+    Name,
+    NamedFunction,
+    NamedTool,
+    Tool,
+    ToolChoice,
+)
+from gym_serve.api.fields import Body, Count
+
+
+class Cached(Body):
+    """A block; what it says of a cache changes nothing, as equal beginnings are found anyway."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Cached):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(Cached):
+    """A thought of the assistant."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class ToolUseBlock(Cached):
+    """A call of the assistant."""
+
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(max_length=256)]
+    name: Name
+    input: dict[str, Any]
+    caller: dict[str, Any] | None = None
+
+
+class ToolResultBlock(Cached):
+    """What a tool returned."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Annotated[str, Field(max_length=256)]
+    content: str | list[TextBlock] = ""
+    is_error: bool | None = None
+
+
+Block = Annotated[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+
+
+class InputMessage(Body):
+    """A message."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[Block]
+
+
+class InputTool(Cached):
+    """A tool on offer."""
+
+    type: Literal["custom"] | None = None
+    name: Name
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class Choice(Body):
+    """Whether a tool must be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: Name | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    """Whether the model thinks before it answers."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class Metadata(Body):
+    """Of whom the request is; it changes nothing."""
+
+    user_id: str | None = None
+
+
+class Prompt(Body):
+    """A conversation."""
+
+    model: Annotated[str, Field(max_length=512)]
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[InputTool] | None = None
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = None
+
+    def converted(self, **further: Any) -> ChatCompletion:
+        """Return the same in OpenAI's form."""
+        found = [ChatMessage(role="system", content=_text(self.system))] if self.system else []
+        for message in self.messages:
+            found += _messages(message)
+        choice = self.tool_choice or Choice(type="auto")
+        named = NamedTool(type="function", function=NamedFunction(name=choice.name or "none"))
+        choices: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
+        thinks = None if self.thinking is None else self.thinking.type != "disabled"
+        return ChatCompletion(
+            model=self.model,
+            messages=found,
+            tools=[_tool(tool) for tool in self.tools] if self.tools else None,
+            tool_choice=choices[choice.type] if self.tools else None,
+            parallel_tool_calls=not choice.disable_parallel_tool_use,
+            chat_template_kwargs=None if thinks is None else TemplateOptions(enable_thinking=thinks),
+            continue_final_message=self.messages[-1].role == "assistant",
+            **further,
+        )
+
+
+class Message(Prompt):
+    """A conversation to go on with."""
+
+    max_tokens: Count
+    stream: bool | None = None
+    stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+
+def _tool(tool: InputTool) -> Tool:
+    function = FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
+    return Tool(type="function", function=function)
+
+
+def _text(blocks: str | list[TextBlock]) -> str:
+    return blocks if isinstance(blocks, str) else "\n".join(block.text for block in blocks)
+
+
+def _messages(message: InputMessage) -> list[ChatMessage]:
+    """Return the messages that one of Anthropic's stands for: results of tools are messages of their own."""
+    if isinstance(message.content, str):
+        return [ChatMessage(role=message.role, content=message.content)]
+    found, texts, thoughts, calls = [], [], [], []
+    for block in message.content:
+        if block.type == "text":
+            texts.append(block.text)
+        elif block.type == "thinking":
+            thoughts.append(block.thinking)
+        elif block.type == "tool_use":
+            calls.append(Call(id=block.id, function=Function(name=block.name, arguments=json.dumps(block.input))))
+        else:
+            found.append(ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=_text(block.content)))
+    if texts or calls or thoughts or not found:
+        thought = "\n".join(thoughts) or None
+        found.append(
+            ChatMessage(
+                role=message.role, content="\n".join(texts), tool_calls=calls or None, reasoning_content=thought
+            )
+        )
+    return found
