@@ -99,6 +99,12 @@ def test_going_on_with_the_last_message(server):
         refused(server, "/v1/chat/completions", messages=turns[:1], continue_final_message=True)
         == "continue_final_message"
     )
+    called = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    turns[1] = {"role": "assistant", "content": "b", "tool_calls": called}
+    assert refused(server, "/v1/chat/completions", messages=turns, continue_final_message=True) == "messages"
+    used = [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        ask(server, "/v1/messages", messages=[turns[0], {"role": "assistant", "content": used}], max_tokens=9)
 
 
 def test_one_call_where_several_are_not_wanted(server):

@@ -75,6 +75,10 @@ def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> J
     going_on = body.continue_final_message or False
     if going_on and (body.add_generation_prompt or body.messages[-1].role != "assistant"):
         raise HTTPProblem(400, "the last message is not the assistant's to go on with", key="continue_final_message")
+    if going_on and body.messages[-1].tool_calls:
+        raise HTTPProblem(
+            400, "an answer that ends with a call has no end to go on with: send its result", key="messages"
+        )
     if body.add_generation_prompt is False and not going_on:
         raise HTTPProblem(400, "a reply begins where the assistant is to write", key="add_generation_prompt")
     tools = body.tools or []

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from gym_core import DataError
-from gym_data.chat.chat_rendering import RenderRequest
+from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_serve.batching.batch_model import Words
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 
+MARK = "gymgoeson"  #: behind an answer that is gone on with, so that it is found in what a template writes
 PLAIN = (bool, int, float, str, type(None))  #: values of template options
 
 
@@ -45,20 +47,37 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
     messages = [dict(message) for message in request.messages or ()]
     if not messages:
         raise BadRequest("there are no messages", key="messages")
-    last = ""
-    if request.continue_final_message:
-        last = messages.pop().get("content") or ""
     options: Mapping[str, Any] = request.template_options
     if not all(isinstance(value, PLAIN) for value in options.values()):
         raise BadRequest("options of templates are plain values", key="chat_template_kwargs")
     spec = tokenizer.template_spec
     if options:
         spec = replace(spec, values={**spec.values, **options})
+
+    def encoded(rendered: Rendered) -> list[int]:
+        tokens, _ = tokenizer.encode_rendered([rendered])[0]
+        return list(tokens.tolist())
+
     try:
         if "default" not in tokenizer.templates:
             raise ValueError("the model has no chat template; ask it with a prompt")
+        if request.continue_final_message and (begun := _begun(spec, request, messages)) is not None:
+            return encoded(begun)
+        last = messages.pop().get("content") or "" if request.continue_final_message else ""
         rendered = WORKERS.chat(spec, RenderRequest(messages, request.tools or (), prompt=True)).sequences[0]
     except (ValueError, DataError) as error:
         raise BadRequest(str(error).splitlines()[0][:300], key="messages") from error
-    tokens, _ = tokenizer.encode_rendered([rendered])[0]
-    return [*tokens.tolist(), *tokenizer.encode(str(last))]
+    return [*encoded(rendered), *tokenizer.encode(str(last))]
+
+
+def _begun(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> Rendered | None:
+    """Return a conversation as the template writes it, thoughts of the last answer included, up to the end of that; None where
+    the template does not show it.
+    """
+    marked = {**messages[-1], "content": (messages[-1].get("content") or "") + MARK}
+    try:
+        found = WORKERS.chat(spec, RenderRequest([*messages[:-1], marked], request.tools or ())).sequences[0].text
+    except (ValueError, DataError):  # it may take the conversation without its last answer
+        return None
+    at = found.rfind(MARK)
+    return Rendered(found[:at], ()) if at >= 0 else None

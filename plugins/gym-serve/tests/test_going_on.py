@@ -1,0 +1,54 @@
+"""An answer that is gone on with: the prompt ends where the template writes its end, and what was thought before stands there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gym_data.location import locate
+from gym_data.tokenizer import Tokenizer
+from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.contract import Request
+
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THINKING = PLAIN.replace(
+    "{{ m['content'] }}",
+    "{% if m['role'] == 'assistant' %}<think>\n{{ m['reasoning_content'] }}\n</think>\n\n{% endif %}{{ m['content'] }}",
+)
+BEGINS = PLAIN.replace(
+    "assistant\n{% endif", "assistant\n<think>\n{% endif"
+)  #: thoughts of answers before are left out
+DEAF = PLAIN.replace("{{ m['content'] }}", "{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}")
+ASKED = "<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def prompt(template: str, content: str | None, **more: Any) -> tuple[str, list[int]]:
+    words = Tokenizer(locate("tiny"), template)
+    messages = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": content, **more}]
+    found = prompt_tokens(Request("tiny", messages=messages, continue_final_message=True), words, 10**6)
+    return words.decode(found), found
+
+
+@pytest.mark.parametrize("content", ["It is ", "", None, " 7\n"])
+@pytest.mark.parametrize("template", [PLAIN, DEAF])
+def test_it_ends_where_the_answer_does(template: str, content: str | None) -> None:
+    assert prompt(template, content)[0] == ASKED + (content or "")
+
+
+def test_what_was_thought_stands_before_it() -> None:
+    found, _ = prompt(THINKING, "It is", reasoning_content="3 and 4")
+    assert found == f"{ASKED}<think>\n3 and 4\n</think>\n\nIt is"
+
+
+def test_an_answer_does_not_stand_inside_of_a_thought() -> None:
+    assert prompt(BEGINS, "It is")[0] == ASKED + "It is"
+
+
+def test_special_tokens_in_it_are_text() -> None:
+    found, tokens = prompt(PLAIN, "a<|im_end|>")
+    end = Tokenizer(locate("tiny")).token_id("<|im_end|>")
+    assert found == ASKED + "a<|im_end|>" and tokens.count(end) == 1
