@@ -234,7 +234,7 @@ def test_evidence_as_deep_as_may_be_is_read_again(store, artifact):
 
 def test_a_file_in_the_place_of_a_store_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(GymError, match="no store can be made here"):
+    with pytest.raises(GymError, match="no index can be made here"):
         VariantStore(tmp_path / "file")
 
 
@@ -372,7 +372,7 @@ def test_ten_thousand_variants_open_in_a_second(tmp_path):
 
 
 def test_a_writer_that_waits_too_long_is_told(store, artifact, monkeypatch):
-    monkeypatch.setattr("gym_bitdelta.store.index.WAIT", 0.05)
+    monkeypatch.setattr("gym_data.database.WAIT", 0.05)
     other = sqlite3.connect(store.root / "index.sqlite", isolation_level=None)
     store.close()
     other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The index of a store: one SQLite file in WAL mode, where a change is there in whole or not at all, also after `kill -9`.
+"""The index of a store: one file of rows (`gym_data.database`).
 
 A row of `versions` is a version of a user. Its record is hashed into its name, so a damaged row is noticed. `files` has the files
 of the newest versions: it says quickly whether one is still in use, and a newest row that got lost is missed there.
@@ -9,29 +9,27 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, NamedTuple
 
 from gym_bitdelta.store import record
 from gym_bitdelta.store.record import Variant
-from gym_core import BusyError, GymError
+from gym_core import GymError
 from gym_core.errors import Problem, printable
-from gym_core.files import BUILDING, remove, to_disk
+from gym_data.database import Database, Schema
 
 NAME = "index.sqlite"
-LAYOUT = 1
-WAIT = 60.0  #: seconds that a writer waits for another one
-_SCHEMA = f"""
-PRAGMA journal_mode = WAL;
-PRAGMA user_version = {LAYOUT};
+SCHEMA = Schema(
+    "index",
+    "gym-bitdelta",
+    1,
+    """
 CREATE TABLE versions (user TEXT, number INTEGER, version TEXT, record TEXT, PRIMARY KEY (user, number)) WITHOUT ROWID;
 CREATE TABLE files (sha256 TEXT, user TEXT, version TEXT, PRIMARY KEY (sha256, user)) WITHOUT ROWID;
 CREATE INDEX files_of_user ON files (user);
-"""
+""",
+)
 _SHA256 = re.compile("[0-9a-f]{64}")
 _REMOVE = ("DELETE FROM versions WHERE user = ?", "DELETE FROM files WHERE user = ?")
 _NEWEST = (
@@ -56,64 +54,20 @@ class Row(NamedTuple):
     record: str
 
 
-class Index:
-    """The rows. Threads take turns; a forked process has a connection of its own."""
+class Index(Database):
+    """The rows."""
 
     def __init__(self, root: Path, create: bool) -> None:
         """Open the index in a folder. Raises GymError where there is none and none may be created, or it is damaged."""
-        self.path = root / NAME
-        self._turn = threading.RLock()
-        self._connections: dict[int, sqlite3.Connection] = {}
         self._users: tuple[object, Sequence[str]] = None, ()  # who there was, and in which state of the index
-        if not self.path.exists():
-            self._create(root, create)
-        with self.reading() as connection:
-            (layout,) = connection.execute("PRAGMA user_version").fetchone()
-        if layout != LAYOUT:
-            raise GymError(
-                f"this index has layout {layout}, and this version reads layout {LAYOUT}",
-                where=str(self.path),
-                fix="put back a copy, or use the version of gym-bitdelta that wrote it",
-            )
+        if not (root / NAME).exists():
+            _check_new(root, create)
+        super().__init__(root / NAME, SCHEMA)
 
     def close(self) -> None:
         """Close the connection of this process."""
-        with self._turn:
-            self._users = None, ()
-            connection = self._connections.pop(os.getpid(), None)
-            if connection is not None:
-                connection.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection that sees one state of the index during the block, whatever others write meanwhile.
-
-        Raises GymError for whatever is wrong with the file or the disk.
-        """
-        with self._transaction("BEGIN") as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection that alone may write; what the block changes is there when it ends, or nothing where it raises."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        with self._turn:
-            try:
-                connection = self._connection()
-                connection.execute(begin)
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                    raise
-            except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a message that quotes damaged text
-                raise self._told(error) from error
+        super().close()
+        self._users = None, ()
 
     def newest(self, connection: sqlite3.Connection, user: str) -> Variant | None:
         """Return the newest version of a user; None where there is none. Raises GymError where its row is damaged."""
@@ -202,59 +156,16 @@ class Index:
             fix=fix,
         )
 
-    def _connection(self) -> sqlite3.Connection:
-        """Return the connection of this process; that of the process it was forked from is never touched."""
-        if os.getpid() not in self._connections:
-            existing = f"{self.path.absolute().as_uri()}?mode=rw"
-            made = sqlite3.connect(existing, WAIT, isolation_level=None, check_same_thread=False, uri=True)
-            self._connections[os.getpid()] = made
-            made.text_factory = lambda text: text.decode("utf-8", "backslashreplace")  # damage is told of, not raised
-            made.execute("PRAGMA synchronous = FULL")
-        return self._connections[os.getpid()]
 
-    def _create(self, root: Path, allowed: bool) -> None:
-        """Make an empty index, whole or not at all. Raises GymError where files of an older one lie there."""
-        if not allowed:
-            raise GymError(
-                "there is no store of variants", where=str(root), fix="name the folder with `--store` or $GYM_VARIANTS"
-            )
-        if any((root / "files").glob("*/*")):
-            raise GymError(
-                "there are files of variants, and the index that names them is gone",
-                where=str(self.path),
-                fix="put back a copy of it, or choose an empty folder",
-            )
-        building = self.path.with_name(f".{NAME}.{os.getpid()}-{token_hex(4)}{BUILDING}")
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            made = sqlite3.connect(building, isolation_level=None)
-            try:
-                made.executescript(_SCHEMA)
-            finally:
-                made.close()
-            to_disk(building)
-            with suppress(FileExistsError):  # another process was first, and may have written to it
-                self.path.hardlink_to(building)
-        except (OSError, sqlite3.Error) as error:
-            if self.path.exists():  # another process was first, and its `gc` took away what was made here
-                return
-            fix = "choose a folder on a local disk that has hard links"
-            raise GymError(f"no store can be made here: {error}", where=str(root), fix=fix) from error
-        finally:
-            with suppress(NotADirectoryError):  # then nothing was made
-                remove(building)
-
-    def _told(self, error: sqlite3.Error | UnicodeDecodeError) -> GymError:
-        """Return an error of SQLite as one that a user can act on."""
-        name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
-        where = str(self.path)
-        if name.startswith("SQLITE_BUSY"):
-            return BusyError(f"others have been writing for {WAIT:.0f} seconds", where=where, fix="try again")
-        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-            return GymError(
-                f"the disk does not take it: {error}", where=where, fix="make room; what was there before is whole"
-            )
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            return GymError(f"the index is damaged: {error}", where=where, fix="put back a copy of it")
-        fix = "let this user write to the folder: whoever reads the index, or opens a variant, writes there"
-        return GymError(f"the index cannot be used: {error}", where=where, fix=fix)
+def _check_new(root: Path, allowed: bool) -> None:
+    """Raise GymError where no index may be made, or files of an older one lie there."""
+    if not allowed:
+        raise GymError(
+            "there is no store of variants", where=str(root), fix="name the folder with `--store` or $GYM_VARIANTS"
+        )
+    if any((root / "files").glob("*/*")):
+        raise GymError(
+            "there are files of variants, and the index that names them is gone",
+            where=str(root / NAME),
+            fix="put back a copy of it, or choose an empty folder",
+        )

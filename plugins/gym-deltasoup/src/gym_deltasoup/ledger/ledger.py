@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
-from gym_deltasoup.ledger.database import Database
+from gym_deltasoup.ledger.database import open_database
 from gym_deltasoup.ledger.hash_chain import START, Event, canonical, chained
 
 
@@ -53,7 +53,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         """Open the ledger in a folder, with a first round. Raises GymError where it cannot be used."""
         self.folder = folder
-        self.database = Database(folder)
+        self.database = open_database(folder)
         with self.database.writing() as rows:
             if rows.execute("SELECT 1 FROM rounds").fetchone() is None:
                 self.open_round(rows, 1)
@@ -63,7 +63,7 @@ class Ledger:
         self.database.close()
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction: see `Database.writing`."""
+        """Return a transaction: see `gym_data.database.Database.writing`."""
         return self.database.writing()
 
     def identity(self, name: str) -> str | None:

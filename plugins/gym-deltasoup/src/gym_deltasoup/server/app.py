@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from gym_core import GymError
 from gym_core.errors import Problem
+from gym_data.database import FullError
 from gym_deltasoup.config.server import LOOPBACK, SoupServerConfig
-from gym_deltasoup.ledger.database import FullError
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.rounds.checks import Refused

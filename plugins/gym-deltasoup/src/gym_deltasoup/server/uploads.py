@@ -16,8 +16,8 @@ from secrets import token_urlsafe
 from typing import Any
 
 from gym_core import GymError
+from gym_data.database import FullError
 from gym_deltasoup.config.server import ServerLimits
-from gym_deltasoup.ledger.database import FullError
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.rounds.checks import Refused
