@@ -1,10 +1,17 @@
-"""What has C code computes the same without a compiler: its tests pass with `GYM_COMPILE_C=0` too."""
+"""What has C code computes the same without a compiler, and on older processors: its tests pass with `GYM_COMPILE_C=0` too, and
+held to AVX2.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from gym_testkit import warm
 
@@ -32,3 +39,29 @@ def test_what_has_c_code_is_right_without_it():
     assert done.returncode == 0, done.stdout
     told = re.search(r"(\d+) passed(?:, (\d+) skipped)?", done.stdout)
     assert told and int(told[1]) > 10 * len(there) and int(told[2] or 0) < int(told[1]) / 10, done.stdout
+
+
+#: Says what the C code is compiled for, and runs tests in the same process.
+HELD = """
+import sys, pytest, torch
+from gym_torch.kernels import decoding_kernels
+found = decoding_kernels.kernel(torch.float32)
+print(found and found.name)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+NUMBERS = "of_its_definition or as_defined or as_they_do_alone or those_of_the_definition or as_near_to_fp32"
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AVX2 is of other processors")
+def test_what_has_c_code_is_right_on_an_older_processor():
+    """`test_fused_attention.py` compiles its file for them itself; other tests use what this processor has."""
+    files = [ROOT / f"plugins/gym-torch/tests/test_{name}.py" for name in ("fused_ops", "decoding_kernels")]
+    command = [sys.executable, "-c", HELD, *map(str, files), "-p", "no:cacheprovider", "-k", NUMBERS]
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=300, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    if done.stdout.startswith("None"):
+        pytest.skip("no compiler")
+    assert done.stdout.startswith("avx2\n"), done.stdout
+    told = re.search(r"(\d+) passed", done.stdout)
+    assert told and int(told[1]) > 100, done.stdout
