@@ -20,8 +20,10 @@ from gym_plan.auto import SMALLEST, largest
 from gym_plan.commands import plan
 from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import Prediction, predict
+from gym_plan.plan import plan as plan_of
 from gym_plan.skeleton import skeleton
 from gym_plan.trace import Trace
+from gym_testkit.bench import Bench
 from gym_torch import DDP
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
@@ -186,3 +188,15 @@ def test_processes_that_share_rows_each_have_their_part_of_them(tmp_path: Path, 
         assert part.memory.activations == pytest.approx(found[1].memory.activations / size, rel=0.25)
         assert part.memory.weights == found[1].memory.weights
         assert part.flops == pytest.approx(found[1].flops, rel=0.02)
+
+
+def test_a_plan_sees_what_a_run_computes(bench: Bench) -> None:
+    system = {"role": "system", "content": "word " * 40}
+    rows = [
+        {"messages": [system, {"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]}
+        for n in range(8)
+    ]
+    recipe = bench.recipe("sft", max_steps=1) | {"data": str(bench.file(rows))}
+    apart = recipe | {"adapter": {"name": "lora", "rank": 2, "dropout": 0.1}}
+    once = plan_of(load_recipe(recipe | {"adapter": {"name": "lora", "rank": 2}}))
+    assert once.batch_tokens < plan_of(load_recipe(apart)).batch_tokens / 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gym_sft import ASFT, SFT, Pretrain
 from gym_testkit.architectures import build
 from gym_testkit.bench import Bench
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.model.loading import LoadedModel
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 from gym_torch.segment_spans import Spans
-from gym_torch.shared_prefixes import LEAST, same, split
+from gym_torch.shared_prefixes import LEAST, SHARED, split, training_layout
 
 SYSTEM = list(range(3, 3 + LEAST))
 
@@ -101,13 +106,17 @@ def test_loss_and_gradient_are_those_of_the_samples_apart() -> None:
     assert_equal(found(once), found(whole))
 
 
-def test_what_is_drawn_for_each_sample_is_not_shared() -> None:
-    policy: Policy[Batch] = Policy(build("llama"))
-    assert same(policy)
-    policy.model.config.attention_dropout = 0.1
-    for layer in policy.model.model.layers:
-        layer.self_attn.attention_dropout = 0.1
-    assert not same(policy)
+def test_what_is_drawn_or_counted_for_each_sample_is_not_shared() -> None:
+    model = build("qwen3_moe")
+    loaded = LoadedModel(model, Path("somewhere"), "a model", layout=PACKED)
+    assert training_layout(SFT(), loaded, model) is SHARED
+    assert training_layout(SFT(), replace(loaded, layout=PADDED), model) is PADDED
+    assert training_layout(Pretrain(), loaded, model) is PACKED
+    for more in ({"neftune_noise_alpha": 5.0}, {"router_aux_loss_coef": 0.0}):
+        assert training_layout(SFT(), replace(loaded, **more), model) is PACKED
+    model.model.layers[0].self_attn.attention_dropout = 0.1
+    assert training_layout(SFT(), loaded, model) is PACKED
+    assert training_layout(ASFT(), loaded, model) is SHARED  # which turns dropout off
 
 
 def test_a_run_counts_the_tokens_of_its_samples(bench: Bench) -> None:

@@ -31,6 +31,7 @@ from gym_torch.model.rope_scaling import longest
 from gym_torch.model.scalar_head import freeze_lm_head
 from gym_torch.packing import Layout
 from gym_torch.reference import left_out, matrices
+from gym_torch.shared_prefixes import training_layout
 
 B = TypeVar("B", bound=Batch)
 
@@ -140,7 +141,7 @@ def built_alone(
         groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
-        layout=loaded.layout,
+        layout=training_layout(torch_algorithm(recipe), loaded, model),
         sharing=sharing(recipe, loaded),
     )
 

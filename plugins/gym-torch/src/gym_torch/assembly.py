@@ -12,7 +12,7 @@ from typing import Any
 
 from gym_core import Artifact, Run
 from gym_core.component import load_object
-from gym_torch import kernel_libraries, planners, shared_prefixes
+from gym_torch import kernel_libraries, planners
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.checkpoints.resuming import conditions_of, go_on
@@ -48,9 +48,9 @@ from gym_torch.model.neftune import Noise
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
-from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference, keep_start
+from gym_torch.shared_prefixes import training_layout
 from gym_torch.source import Source
 
 
@@ -159,8 +159,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         changeover=changeover,
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
-    if config.branches and model.layout is PACKED and shared_prefixes.same(policy):
-        objective.layout = shared_prefixes.SHARED
+    objective.layout = training_layout(config, model, adapted.model)
     summary.tell_start(job, policy, described(recipe, data))
 
     with job.observer:

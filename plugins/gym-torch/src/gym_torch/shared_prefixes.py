@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch, Example, Piece, packed
+from gym_torch.config import TorchAlgorithm
+from gym_torch.model import load_balancing
 from gym_torch.model.dropout import dropouts
-from gym_torch.packing import PACKED, Ints
-from gym_torch.policy import Policy
+from gym_torch.model.loading import LoadedModel
+from gym_torch.packing import PACKED, Ints, Layout
 
 LEAST = 16  #: tokens that two samples must have in common
 
@@ -25,14 +28,6 @@ class _Sample(NamedTuple):
     number: int  #: its place in what was given
     tokens: Ints
     free: int  #: tokens before the first one that is learnt: no other sample learns these
-
-
-def same(policy: Policy[Any]) -> bool:
-    """Whether a policy in training computes for a beginning what it computes for each sample that has it.
-
-    Dropout and noise on embeddings are drawn for each sample, and the balance of experts counts each of its tokens.
-    """
-    return policy.noise is None and policy.balance is None and next(dropouts(policy), None) is None
 
 
 def split(
@@ -96,3 +91,15 @@ def _lay_out(examples: Sequence[Example], prefixes: Sequence[int | None]) -> Bat
 
 
 SHARED = replace(PACKED, name="packed, shared prefixes once", lay_out=_lay_out)
+
+
+def training_layout(config: TorchAlgorithm, loaded: LoadedModel, model: PreTrainedModel) -> Layout:
+    """Return the layout that an algorithm trains a model in, which was `loaded` and is adapted by now.
+
+    Prefixes are shared where the loss of the algorithm asks for no more than tokens (`branches`), and a beginning is computed
+    alike for each sample that has it: dropout and noise on embeddings are drawn for each, and the balance of experts counts
+    each of its tokens.
+    """
+    drawn = not config.disable_dropout and next(dropouts(model), None) is not None
+    apart = drawn or loaded.neftune_noise_alpha or load_balancing.wanted(model, loaded.router_aux_loss_coef)
+    return SHARED if config.branches and loaded.layout is PACKED and not apart else loaded.layout

@@ -16,6 +16,7 @@ from gym_core import GymError, RecipeError
 from gym_torch.attention.context_parallel import KEY, ContextGroup, check_heads
 from gym_torch.batch import Piece, packed
 from gym_torch.distributed.ddp import Replicated
+from gym_torch.model import load_balancing
 from gym_torch.model.dropout import dropouts
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.miniature import by_length
@@ -44,7 +45,7 @@ def check_model(model: LoadedModel, size: int) -> None:
         return
     options = model.model.config.get_text_config().to_dict()
     check_heads(options.get("num_attention_heads") or size, size)
-    balanced = model.router_aux_loss_coef is not None or options.get("output_router_logits")
+    balanced = load_balancing.wanted(model.model, model.router_aux_loss_coef)
     for found, why, key, fix in (
         (model.layout is not PACKED, f"samples are {model.layout.name}, not packed", KEY, LEAVE_OUT),
         (by_length(options), "positions follow from the length of a text, of which each has a part", KEY, LEAVE_OUT),

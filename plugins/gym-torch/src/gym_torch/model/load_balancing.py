@@ -87,13 +87,18 @@ class Balance:
         return float(self.loss().detach())
 
 
+def wanted(model: PreTrainedModel, asked: float | None) -> bool:
+    """Return whether the experts of a model are to be balanced: it is `asked`, a coefficient, or its configuration says so."""
+    return asked is not None or bool(model.config.get_text_config().to_dict().get("output_router_logits"))
+
+
 def balance_of(model: PreTrainedModel, asked: float | None) -> Balance | None:
     """Return what balances the experts of a model where `asked`, a coefficient, or its configuration says so, else None.
 
     Raises GymError where it is asked for and transformers has no such loss for the family, or another one than is known here.
     """
     options = model.config.get_text_config().to_dict()
-    if asked is None and not options.get("output_router_logits"):
+    if not wanted(model, asked):
         return None
     coefficient = options.get("router_aux_loss_coef") if asked is None else asked
     recorder = (model._can_record_outputs or {}).get("router_logits")
