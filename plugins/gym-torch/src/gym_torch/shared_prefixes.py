@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from transformers import PreTrainedModel
 
 from gym_torch.batch import Batch, Example, Piece, packed
@@ -19,14 +20,14 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.model import load_balancing
 from gym_torch.model.dropout import dropouts
 from gym_torch.model.loading import LoadedModel
-from gym_torch.packing import PACKED, Ints, Layout
+from gym_torch.packing import PACKED, Layout
 
 LEAST = 16  #: tokens that two samples must have in common
 
 
 class _Sample(NamedTuple):
     number: int  #: its place in what was given
-    tokens: Ints
+    tokens: npt.NDArray[np.int32]
     free: int  #: tokens before the first one that is learnt: no other sample learns these
 
 
