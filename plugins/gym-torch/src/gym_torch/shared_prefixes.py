@@ -44,9 +44,7 @@ def split(
     common = [_common(one, other) for one, other in pairwise(samples)]
     shared: list[Piece] = []
     above: list[int | None] = []
-    begins: dict[
-        int, tuple[int, int | None]
-    ] = {}  # by sample: tokens that stand before it, and in which piece they end
+    begins: dict[int, tuple[int, int | None]] = {}  # by sample: tokens before it, and the piece that they end with
 
     def part(first: int, end: int, depth: int, before: int | None) -> None:
         """Find what samples `first` to `end`, in their order, have in common beyond `depth` tokens, which `before` ends with."""
