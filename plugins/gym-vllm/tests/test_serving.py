@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gym_core import GymError
+from gym_core import Artifact, GymError
 from gym_data.location import locate
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
@@ -247,3 +248,10 @@ def test_a_file_of_llamafactory_selects_it(tmp_path: Path) -> None:
     found = read(AnswerOptions, [str(tmp_path / "lf.yaml"), "engine.tensor_parallel_size=2"], {})
     assert found.engine == ServedByVLLM(gpu_memory_utilization=0.5, max_lora_rank=8, tensor_parallel_size=2)
     assert found.max_context == 64
+
+
+def test_an_adapter_of_another_template_is_refused(tmp_path: Path, adapter: Path) -> None:
+    path = shutil.copytree(adapter, tmp_path / "adapter")
+    Artifact(path, "adapter", "tiny", {"template_sha256": "0" * 64}).record()
+    with pytest.raises(GymError, match="another chat template"):
+        open_model(ModelSource("tiny", "tiny", adapters={"ann": str(path)}), Limits())

@@ -139,9 +139,7 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] = ()  #: one for each of `tokens`, where they are asked for
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    stop: str | None = (
-        None  #: of the last piece: the text of `Sampling.stop` that ended the reply; None where an engine does not say
-    )
+    stop: str | None = None  #: the stop string that ended the reply; None where an engine does not say
 
 
 @dataclass(frozen=True)

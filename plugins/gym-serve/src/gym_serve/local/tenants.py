@@ -17,14 +17,22 @@ from transformers import PreTrainedModel
 from gym_bitdelta.runtime.row_tenants import computing
 from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.store import VariantStore
-from gym_core import GymError
+from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
 from gym_personalization.opened_variants import OpenedVariants
 from gym_serve.batching.grammar import Grammars, grammars_of
 from gym_serve.contract import Limits
 from gym_serve.errors import Unknown
 from gym_serve.local.adapter_batch import AdapterBatch
-from gym_serve.local.opening import Served, artifact_in, context_of, vocabulary_of
+from gym_serve.local.opening import (
+    Served,
+    artifact_in,
+    check_template,
+    context_of,
+    ends_of,
+    tokenizer_of,
+    vocabulary_of,
+)
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,11 @@ class AdapterTenants:
         """Read the adapters. Raises GymError where one of them is more than a low-rank update of this very base."""
         self._served = served
         self._batch = AdapterBatch(served.model)
+        self._words: dict[str, tuple[Tokenizer, frozenset[int]]] = {}
         for name, path in served.source.adapters.items():
-            self._batch.add(name, artifact_in(path, served.artifact.path), served.artifact)
+            artifact = artifact_in(path, served.artifact.path)
+            self._batch.add(name, artifact, served.artifact)
+            self._words[name] = _words_of(served, name, artifact)
         if self._batch.bytes > limits.tenant_bytes:
             raise GymError(
                 f"the adapters take {self._batch.bytes / 1e6:.0f} MB, and may take {limits.tenant_bytes / 1e6:.0f}",
@@ -143,7 +154,11 @@ class AdapterTenants:
         """Return the base with an adapter."""
         if name is not None and name not in self._served.source.adapters:
             raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
-        return _sharing(self._served, name)
+        sharing = _sharing(self._served, name)
+        if name is None:
+            return sharing
+        tokenizer, stops = self._words[name]
+        return replace(sharing, tokenizer=tokenizer, stops=stops)
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows have these adapters."""
@@ -178,6 +193,20 @@ class NoTenants:
 
     def close(self) -> None:
         """Let go of nothing."""
+
+
+def _words_of(served: Served, name: str, artifact: Artifact) -> tuple[Tokenizer, frozenset[int]]:
+    """Return the tokenizer of an adapter, with the template that it was trained with, and the tokens that end its replies.
+
+    Raises GymError where another template is there.
+    """
+    found = served.tokenizer
+    if (artifact.path / "tokenizer.json").is_file():
+        own = tokenizer_of(artifact.path, served.source.template)
+        if (own.fingerprint, own.templates) != (found.fingerprint, found.templates):
+            found = own
+    check_template(artifact.details, found, name)
+    return found, ends_of(served.model, found)
 
 
 def _sharing(served: Served, key: Hashable = None) -> Answering:

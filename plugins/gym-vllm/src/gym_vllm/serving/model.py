@@ -74,6 +74,8 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)
+    for name, each in folders.items():
+        _check_own(source, name, each, tokenizer)
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     config |= config.get("text_config", {})
     said = config.get("max_position_embeddings") or UNBOUNDED
@@ -90,6 +92,15 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
         int(config["vocab_size"]),
         frozenset(token for token in ends if token is not None),
     )
+
+
+def _check_own(source: ModelSource, name: str | None, adapter: Artifact, tokenizer: Tokenizer) -> None:
+    """Raise GymError where an adapter was trained with another template than the one that all are asked with."""
+    try:
+        check_template(adapter.details, tokenizer, name or source.name)
+    except GymError as error:
+        fix = "serve it alone, by its own path, or leave `engine` out"
+        raise _refused(source, "adapters", error.problems[0].why, fix) from error
 
 
 def _list(value: int | list[int] | None) -> list[int | None]:

@@ -1,0 +1,62 @@
+"""Adapters beside one base: each is asked with the template that trained it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gym_core import GymError, execute, load_recipe
+from gym_serve.contract import Limits, ModelSource, Request, Sampling
+from gym_serve.local.config import Local
+from gym_serve.local.engine import LocalEngine
+from gym_testkit.bench import Bench
+
+ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+def trained(folder: Path, base: Path) -> Path:
+    """Return the run of an adapter that was trained with another template than that of its base."""
+    (folder / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 4)
+    recipe = {
+        "model": str(base),
+        "data": {"sources": [str(folder / "rows.jsonl")], "template": "default"},
+        "algorithm": "sft",
+        "adapter": {"name": "lora", "rank": 2},
+        "train": {"max_steps": 1, "plot": False},
+        "output": str(folder / "run"),
+    }
+    execute(load_recipe(recipe))
+    return folder / "run"
+
+
+def engine_of(name: str, path: Path, **more: object) -> LocalEngine:
+    return Local().build(artifacts=[replace(ModelSource(name, str(path)), **more)], limits=Limits())
+
+
+async def answer(engine: LocalEngine, name: str, tenant: str | None = None) -> tuple[int, list[int]]:
+    """Return the length of the prompt, and what is answered."""
+    sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+    request = Request(name, tenant, messages=ROW["messages"][:1], sampling=sampling)
+    return await engine.count(request), [token async for piece in engine.submit(request) for token in piece.tokens]
+
+
+def test_each_is_asked_as_it_was_trained(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    (base / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    run = trained(tmp_path, base)
+    beside, alone = engine_of("base", base, adapters={"ann": str(run)}), engine_of("ann", run)
+
+    async def use() -> None:
+        own = await answer(alone, "ann")
+        assert await answer(beside, "base", "ann") == own
+        assert (await answer(beside, "base"))[0] < own[0]
+        await asyncio.gather(beside.close(), alone.close())
+
+    asyncio.run(use())
+    (run / "model" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(GymError, match="another chat template"):
+        engine_of("base", base, adapters={"ann": str(run)})
