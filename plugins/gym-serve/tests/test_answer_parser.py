@@ -17,6 +17,15 @@ LISTED = AnswerFormat(CallFormat("[TOOL_CALLS] ", "", listed=True))
 A, B = {"name": "f", "arguments": {"a": "}<\n"}}, {"name": "g", "arguments": {}}
 ONE, TWO = (f"<tool_call>\n{json.dumps(each)}\n</tool_call>" for each in (A, B))
 CALLED = [("f", A["arguments"]), ("g", {})]
+NAN, LARGE, DEEP, HALF = (
+    '<tool_call>\n{"name": "f", "arguments": ' + each + "}\n</tool_call>"
+    for each in (
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": ' + "[" * 20_000 + "]" * 20_000 + "}",
+        r'{"a": "x\ud83d", "b": "\ud83d\ude42\\"}',
+    )
+)
 CASES = {
     "plain": (TAGGED, "  a <b> c\n", "  a <b> c\n", "", []),
     "thought": (TAGGED, "<think>\nhm, so\n</think>\n\nyes ", "yes ", "hm, so", []),
@@ -28,6 +37,11 @@ CASES = {
     "words and a call": (TAGGED, f"<think>\nhm\n</think>\n\nlook: \n{ONE}", "look:", "hm", CALLED[:1]),
     "a call that is none": (TAGGED, "<tool_call>\n[1, 2", "<tool_call>\n[1, 2", "", []),
     "a call without a name": (TAGGED, '<tool_call>\n{"a": 1}', '<tool_call>\n{"a": 1}', "", []),
+    "a call of numbers that JSON does not have": (TAGGED, NAN, NAN, "", []),
+    "a call too large a number": (TAGGED, LARGE, LARGE, "", []),
+    "a call nested too deeply": (TAGGED, DEEP, DEEP, "", []),
+    "brackets without an end": (TAGGED, DEEP[:9999], DEEP[:9999], "", []),
+    "half a character": (TAGGED, HALF, "", "", [("f", {"a": "x\ufffd", "b": "🙂\\"})]),
     "half a mark": (TAGGED, "yes <tool_c", "yes <tool_c", "", []),
     "a bare call": (BARE, '{"name": "g", "parameters": {}}', "", "", CALLED[1:]),
     "bare words": (BARE, 'no {"name": 1}', 'no {"name": 1}', "", []),
@@ -59,3 +73,20 @@ def test_without_tools_marks_of_calls_are_text():
 def test_what_is_no_mark_is_not_held_back():
     parser = AnswerParser(TAGGED, calls=True)
     assert [parser.feed(text).content for text in ("one", " two", " <", " three")] == ["one", " two", "", " < three"]
+
+
+def test_a_long_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it again with each of its tokens would stop a server for seconds."""
+    text, read = json.dumps({"name": "f", "arguments": {"rows": [{"a": 1}] * 2000}}), []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda *given, **more: (read.append(given), loads(*given, **more))[1])
+    parser, found = AnswerParser(TAGGED, calls=True), Delta()
+    for sign in f"<tool_call>\n{text}\n</tool_call>":
+        found += parser.feed(sign)
+    monkeypatch.undo()
+    assert len(read) == 1 and json.loads(found.calls[0].arguments)["rows"] == [{"a": 1}] * 2000
+
+
+def test_calls_can_be_sent() -> None:
+    found = AnswerParser(TAGGED, calls=True).feed(HALF.replace('"f"', r'"f\udc00"'), end=True)
+    assert found.calls[0].name == "f\ufffd" and found.calls[0].arguments.encode()

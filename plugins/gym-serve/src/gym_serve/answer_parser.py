@@ -6,6 +6,8 @@ It works on a stream. Joined, the parts are the same however the text was cut.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
@@ -13,7 +15,11 @@ from typing import Any
 
 from gym_data.chat.answer_format import AnswerFormat
 
-DECODER = json.JSONDecoder()
+BEGUN = re.compile(r"\s*([\[{]|$)")  #: what may yet become a call
+QUOTED, PLAIN = (
+    re.compile(r'["\\]'),
+    re.compile(r'["\[\]{}]'),
+)  #: what matters inside of a text of JSON, and outside of one
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,29 @@ class Delta:
         return bool(self.content or self.reasoning or self.calls)
 
 
+class Brackets:
+    """Finds where a JSON object or list ends in a text that grows, whose every character is looked at once."""
+
+    def __init__(self) -> None:
+        """Begin before the object."""
+        self._at = self._depth = 0
+        self._quoted = False
+
+    def end(self, text: str) -> int | None:
+        """Return where it ends; None where it does not yet. The text is that of the time before, or begins with it."""
+        while found := (QUOTED if self._quoted else PLAIN).search(text, self._at):
+            if found[0] == "\\" and found.end() == len(text):
+                self._at = found.start()  # what is escaped is still to come
+                return None
+            self._at = found.end() + (found[0] == "\\")
+            self._quoted ^= found[0] == '"'
+            self._depth += (found[0] in "[{") - (found[0] in "]}")
+            if found[0] in "]}" and self._depth <= 0:
+                return self._at
+        self._at = max(self._at, len(text))
+        return None
+
+
 class AnswerParser:
     """Reads one answer. Text that may yet become a mark is held back until it is one, or is not."""
 
@@ -51,6 +80,7 @@ class AnswerParser:
         self._calls = format.calls if calls else None
         self._marks = (format.thought_start, format.thought_end) if thoughts and format.thought_start else ("", "")
         self._held = ""
+        self._json = Brackets()
         self._fresh = True  #: whether space is dropped, as nothing of this part was written
         begins = bool(self._marks[0]) and format.begins_thinking
         verbatim = self._calls is None and not self._marks[0]
@@ -109,23 +139,21 @@ class AnswerParser:
             begun = self._held.lstrip()
             if not begun:
                 return None
-            self._read = self._call if begun[0] in "[{" else self._verbatim
+            self._read, self._json = self._call if begun[0] in "[{" else self._verbatim, Brackets()
             return Delta()
         text, found, rest = self._held.partition(mark)
         if found:
-            self._held, self._read = rest, self._call
+            self._held, self._read, self._json = rest, self._call, Brackets()
             return Delta(content=text.rstrip())
         return self._take(len(self._held) if end else _safe(self._held, mark), "content")
 
     def _call(self, end: bool) -> Delta | None:
         """Behind the mark of a call: JSON, which is read when it is whole."""
         assert self._calls is not None
-        try:
-            found, until = DECODER.raw_decode(begun := self._held.lstrip())
-        except ValueError:
-            if not end:
-                return None
-            found, until = None, 0
+        until = self._json.end(self._held)
+        if until is None and not end and BEGUN.match(self._held):
+            return None
+        found = None if until is None else _parsed(self._held[:until])
         calls = [self._made(each) for each in (found if isinstance(found, list) else [found])]
         self._read = self._behind
         made = tuple(call for call in calls if call is not None)
@@ -133,7 +161,7 @@ class AnswerParser:
             self._read = self._verbatim
             self._held = self._calls.start.strip() + self._held
             return Delta()
-        self._held = begun[until:]
+        self._held = self._held[until:]
         return Delta(calls=made)
 
     def _behind(self, end: bool) -> Delta | None:
@@ -154,11 +182,30 @@ class AnswerParser:
         if not isinstance(given, dict | str):
             return None
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        return ToolCall(name, text, f"call_{token_hex(12)}")
+        return ToolCall(_whole(name), _whole(text), f"call_{token_hex(12)}")
 
     def _take(self, count: int, part: str) -> Delta | None:
         taken, self._held = self._held[:count], self._held[count:]
         return (Delta(reasoning=taken) if part == "reasoning" else Delta(taken)) if taken else None
+
+
+def _parsed(text: str) -> Any:
+    """Return what JSON says; None where it is none, is nested too deeply, or holds numbers that JSON does not have."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+def _whole(text: str) -> str:
+    """Return a text with halves of characters, which JSON can spell and nobody can send, as replacement characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _safe(text: str, mark: str) -> int:
