@@ -207,3 +207,11 @@ def test_the_text_that_ended_a_message_is_told(server):
     assert ended(stop_sequences=["x", "c"]) == ("stop_sequence", "c")
     assert ended(stop_sequences=["x"]) == ("end_turn", None)
     assert ended() == ("end_turn", None)
+
+
+def test_arguments_that_cannot_be_read_are_text(server):
+    for given in ("[" * 50_000, "no JSON", ""):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": given}}
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        ask(server, "/v1/chat/completions", messages=[*turns, {"role": "tool", "tool_call_id": "1", "content": "x"}])
+        assert server.engine.seen[-1].messages[2]["tool_calls"][0]["function"]["arguments"] == (given or {})

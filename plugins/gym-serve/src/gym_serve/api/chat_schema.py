@@ -71,7 +71,7 @@ class ChatMessage(Body):
 def _called(call: Call) -> dict[str, Any]:
     try:
         arguments = json.loads(call.function.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = call.function.arguments
     return {"type": "function", "id": call.id, "function": {"name": call.function.name, "arguments": arguments}}
 
