@@ -205,3 +205,20 @@ def test_a_closed_engine_answered_what_was_asked(store: VariantStore) -> None:
     assert asked.done() and isinstance(asked.result(), str)
     with pytest.raises(GymError, match="closed"):
         engine.submit("ann", ASK)
+
+
+def test_a_prompt_beyond_the_positions_of_the_model_is_told(engine: ServingEngine, model_path: Path) -> None:
+    words = Tokenizer(model_path)
+    longest = open_artifact(Artifact(model_path)).model.config.max_position_embeddings
+
+    def left(words_of: int) -> int:
+        """Return how many tokens a prompt of so many words leaves."""
+        messages = [{"role": "user", "content": "b " * words_of}]
+        return longest - len(words.chat(messages, None, generation_prompt=True)[0])
+
+    most = max(count for count in range(1, longest) if left(count) > 0)
+    answer = engine.submit("ann", "b " * most, max_new_tokens=500)
+    with pytest.raises(GymError, match=f"may have {longest - 1:,}"):
+        engine.submit("ann", "b " * (most + 1), max_new_tokens=1).result(timeout=60)
+    assert left(most) < 10 and len(answer.result(timeout=60)) < 100
+    assert engine.submit("ben", ASK, max_new_tokens=4).result(timeout=60)

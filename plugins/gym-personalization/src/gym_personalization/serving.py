@@ -147,9 +147,10 @@ class ServingEngine:
         with ExitStack() as stack:
             try:
                 ready = self._ready(request, stack)
+                prompt = tuple(ready.tokens(request.prompt))
                 row = Row(
-                    tuple(ready.tokens(request.prompt)),
-                    request.max_new_tokens,
+                    prompt,
+                    min(request.max_new_tokens, _room(ready, len(prompt))),
                     ready.stops,
                     SamplingOptions(request.temperature, seed=request.seed),
                     key=ready.name,
@@ -210,7 +211,7 @@ class ServingEngine:
     def _lane(self, ready: Ready) -> Lane:
         """Return where the rows of a model are decoded."""
         if ready.home not in self._lanes:
-            longest = getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
+            longest = _longest(ready)
             way = way_of(ready.model, longest, decode_batch)
             self._lanes[ready.home] = model_lane(ready.model, way, longest, self._around)
         return self._lanes[ready.home]
@@ -231,6 +232,20 @@ class Served:
     def generate(self, prompt: Prompt, **options: Any) -> str:
         """Return the answer of the user's newest variant; `options` are those of `Request`. Raises what `submit` tells of."""
         return self.engine.submit(self.user, prompt, **options).result()
+
+
+def _longest(ready: Ready) -> int:
+    """Return how many tokens prompt and answer may have."""
+    return getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
+
+
+def _room(ready: Ready, prompt: int) -> int:
+    """Return how many tokens a prompt leaves for the answer. Raises GymError where that is none."""
+    longest = _longest(ready)
+    if prompt >= longest:
+        why = f"the prompt has {prompt:,} tokens, and may have {longest - 1:,}"
+        raise GymError(why, key="prompt", fix="ask a shorter one, or leave earlier messages out")
+    return longest - prompt
 
 
 def _answer(future: Future[str]) -> str | GymError:
