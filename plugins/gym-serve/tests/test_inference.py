@@ -70,6 +70,23 @@ def test_rows_of_every_shape(tmp_path):
     assert found[8]["response"] == "last"
 
 
+def test_rows_that_hold_no_text_end_no_run(tmp_path):
+    wrong = [
+        {"prompt": "half \ud83d"},
+        {"messages": [{"role": "user", "content": "\udc00"}]},
+        {"instruction": "a", "input": 5},
+        {"instruction": "a", "system": ["b"]},
+    ]
+    lines = [json.dumps(row) for row in [*wrong, {"prompt": "last", "note": "\ud83d"}]]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    assert [row.get("error", "")[:14] for row in found[:4]] == ["holds half a c"] * 2 + [
+        "`input` is no ",
+        "`system` is no",
+    ]
+    assert found[4]["response"] == "last"
+
+
 def test_answers_are_the_same_wherever_it_was_stopped(tmp_path):
     given = write(tmp_path / "in.jsonl", 40)
     whole = answered(given, tmp_path / "whole.jsonl")

@@ -59,7 +59,12 @@ def _row(number: int, line: bytes) -> Row:
     try:
         found = json.loads(line)
         line.decode()
-        return Row(number, digest(line), asked(found))
+        request = asked(found)
+        try:
+            json.dumps(request, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("holds half a character (a lone surrogate), which is no text") from error
+        return Row(number, digest(line), request)
     except (ValueError, RecursionError) as error:
         return Row(number, digest(line), {}, str(error).partition("\n")[0][:300] or "no row")
 
@@ -77,6 +82,9 @@ def asked(row: Any) -> dict[str, Any]:
         return {"tokens": tokens}
     messages, tools = row.get("messages"), row.get("tools")
     if messages is None and isinstance(row.get("instruction"), str):
+        for name in ("input", "system"):
+            if not isinstance(row.get(name), str | None):
+                raise ValueError(f"`{name}` is no text")
         text = "\n".join(part for part in (row["instruction"], row.get("input")) if part)
         system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
         messages = [*system, {"role": "user", "content": text}]
