@@ -215,3 +215,19 @@ def test_arguments_that_cannot_be_read_are_text(server):
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
         ask(server, "/v1/chat/completions", messages=[*turns, {"role": "tool", "tool_call_id": "1", "content": "x"}])
         assert server.engine.seen[-1].messages[2]["tool_calls"][0]["function"]["arguments"] == (given or {})
+
+
+def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
+    def said(path: str, **body: object) -> str:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            ask(server, path, **body)
+        return json.load(caught.value)["error"]["message"]
+
+    image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    found = said("/v1/messages", max_tokens=9, messages=[{"role": "user", "content": [image]}])
+    assert found.startswith("messages[0].content[0]: ") and "'image'" in found and found.count("messages") == 1
+    asked = {"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}
+    assert said("/v1/responses", input=[asked]).startswith("`input[0].content[0].image_url` is not supported")
+    plain = [{"role": "user", "content": "a"}]
+    assert "leave it out" in said("/v1/chat/completions", messages=plain, reasoning_effort="low")
+    assert said("/v1/messages", max_tokens=0, messages=[{"role": "user", "content": "a"}]).count("max_tokens") == 1

@@ -118,14 +118,18 @@ def _or(value: float | None, default: float) -> float:
 
 
 def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
-    """Return what is told of a body that does not validate: the first thing that is wrong, with the field."""
+    """Return what is told of a body that does not validate: a thing that is wrong, with the field. Where a field has several
+    forms, it is that of the form which fits best.
+    """
     named = [error for error in errors if error["type"] == "extra_forbidden"]
-    first = (named or errors)[0]
-    path = [part for part in first["loc"] if part != "body"]
+    first = max(named or errors, key=lambda error: len(error["loc"]))  # of equal ones the first
+    path = [part for part in first["loc"] if part not in ("body", "str", "int") and not str(part)[:1].isupper()]
     field = _dotted([part for part in path if isinstance(part, int) or str(part).isidentifier()][:6])
     if first["type"] == "extra_forbidden":
         why = REFUSED.get(str(path[-1]), "the engine that serves this model has no such field")
         return HTTPProblem(400, f"`{field[:200]}` is not supported: {why}", key=field[:200], code="unsupported_field")
+    if first["type"] == "none_required":
+        return HTTPProblem(400, f"{field}: nobody reads it here: leave it out", key=field, code="unsupported_field")
     return HTTPProblem(400, f"{field}: {first['msg']}" if field else str(first["msg"]), key=field, code="invalid_value")
 
 
