@@ -224,6 +224,13 @@ def test_each_error_is_told_to_its_request(engine: LocalEngine) -> None:
     asyncio.run(use())
 
 
+def test_what_is_too_long_is_told_by_its_field(engine: LocalEngine) -> None:
+    for request, field in ((asking("a" * 10**4), "messages"), (Request("tiny", prompt="a" * 10**4), "prompt")):
+        with pytest.raises(TooLong) as caught:
+            asyncio.run(pieces(engine, request))
+        assert caught.value.problems[0].key == field
+
+
 def test_a_full_queue_refuses_and_those_in_it_are_answered() -> None:
     async def use() -> None:
         small = Local().build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(max_batch=1, queue=2))

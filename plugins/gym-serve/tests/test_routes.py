@@ -231,3 +231,9 @@ def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
     plain = [{"role": "user", "content": "a"}]
     assert "leave it out" in said("/v1/chat/completions", messages=plain, reasoning_effort="low")
     assert said("/v1/messages", max_tokens=0, messages=[{"role": "user", "content": "a"}]).count("max_tokens") == 1
+
+
+def test_a_prompt_that_is_too_long_is_told_by_the_code_that_clients_look_for(server):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a " * 5000}])
+    assert json.load(caught.value)["error"]["code"] == "context_length_exceeded"

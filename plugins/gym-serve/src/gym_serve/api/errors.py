@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from gym_serve.errors import Full, RequestError, Unknown
+from gym_serve.errors import Full, RequestError, TooLong, Unknown
 
 TYPES = {
     400: "invalid_request_error",
@@ -59,6 +59,7 @@ def body_of(error: RequestError, path: str = "") -> dict[str, Any]:
         message = f"{problem.key}: {message}" if problem.key and not message.startswith(f"{problem.key}:") else message
         return {"type": "error", "error": {"type": kind, "message": message}}
     code = error.code_name if isinstance(error, HTTPProblem) else None
+    code = code or ("context_length_exceeded" if isinstance(error, TooLong) else None)
     code = code or {404: "model_not_found", 429: "rate_limit_exceeded"}.get(status)
     return {"error": {"message": message, "type": kind, "param": problem.key or None, "code": code}}
 

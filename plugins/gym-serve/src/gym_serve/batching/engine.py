@@ -214,7 +214,7 @@ class BatchEngine:
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),
-                self._limit(answering.context, len(prompt), sampling.max_tokens),
+                self._limit(answering.context, len(prompt), sampling.max_tokens, _field(request)),
                 stops,
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
@@ -244,11 +244,11 @@ class BatchEngine:
 
         return Job(lane, row, told, ended), reply
 
-    def _limit(self, context: int, prompt: int, asked: int | None) -> int:
+    def _limit(self, context: int, prompt: int, asked: int | None, key: str) -> int:
         """Return the most tokens of a reply. Raises TooLong where the prompt leaves none."""
         most = min(context - 1, self._limits.max_prompt_tokens or context)
         if prompt > most:
-            raise TooLong(f"the prompt has {prompt} tokens, and may have {most}", key="messages")
+            raise TooLong(f"the prompt has {prompt} tokens, and may have {most}", key=key)
         bounds = [context - prompt, self._limits.max_tokens, asked]
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:
@@ -261,6 +261,11 @@ class BatchEngine:
         if touched and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 self._loop.call_soon_threadsafe(_wake, touched)
+
+
+def _field(request: Request) -> str:
+    """Return the field that holds the prompt."""
+    return "messages" if request.messages is not None else "prompt"
 
 
 def _of_request(error: GymError) -> BadRequest:
