@@ -10,6 +10,7 @@ from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_serve.batching.prompts import prompt_tokens
 from gym_serve.contract import Request
+from gym_serve.errors import BadRequest
 
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -52,3 +53,12 @@ def test_special_tokens_in_it_are_text() -> None:
     found, tokens = prompt(PLAIN, "a<|im_end|>")
     end = Tokenizer(locate("tiny")).token_id("<|im_end|>")
     assert found == ASKED + "a<|im_end|>" and tokens.count(end) == 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{"prompt": "hello"}, {"messages": [{"role": "user", "content": "hello"}]}, {"tokens": [1, 9]}]
+)
+def test_tokens_that_the_model_does_not_have_are_refused(asked: dict[str, Any]) -> None:
+    """A pass with one of them would fail for everybody in the batch."""
+    with pytest.raises(BadRequest):
+        prompt_tokens(Request("tiny", **asked), Tokenizer(locate("tiny"), PLAIN), 9)

@@ -33,6 +33,8 @@ def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[i
         found = _chat(request, tokenizer)
     if not found:
         raise BadRequest("the prompt has no tokens", key=given[0])
+    if (last := max(found)) >= vocabulary:  # or the pass of the whole batch would fail
+        raise BadRequest(f"the tokenizer has the token {last}, and the model {vocabulary} tokens", key=given[0])
     return found
 
 
