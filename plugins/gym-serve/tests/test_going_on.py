@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,3 +63,18 @@ def test_tokens_that_the_model_does_not_have_are_refused(asked: dict[str, Any]) 
     """A pass with one of them would fail for everybody in the batch."""
     with pytest.raises(BadRequest):
         prompt_tokens(Request("tiny", **asked), Tokenizer(locate("tiny"), PLAIN), 9)
+
+
+def test_tools_that_the_template_does_not_show_are_refused() -> None:
+    """They would be ignored, and the model could call none."""
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
+    shows = "{% if tools %}{{ tools | tojson }}{% endif %}" + PLAIN
+    counts = "{% if tools %}{{ tools | length }} tools{% endif %}" + PLAIN
+    request = Request("tiny", messages=[{"role": "user", "content": "hello"}], tools=tools)
+    with pytest.raises(BadRequest, match="no tools") as caught:
+        prompt_tokens(request, Tokenizer(locate("tiny"), PLAIN), 10**6)
+    assert caught.value.problems[0].key == "tools"
+    for template in (shows, counts):
+        assert prompt_tokens(request, Tokenizer(locate("tiny"), template), 10**6)
+    behind = [*request.messages, {"role": "assistant", "content": "x"}, {"role": "tool", "content": "cold"}]
+    assert prompt_tokens(replace(request, messages=behind), Tokenizer(locate("tiny"), PLAIN), 10**6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,9 +67,21 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
             return encoded(begun)
         last = messages.pop().get("content") or "" if request.continue_final_message else ""
         rendered = WORKERS.chat(spec, RenderRequest(messages, request.tools or (), prompt=True)).sequences[0]
+        hidden = request.tools and not _shown(spec, request.tools, messages, rendered.text)
     except (ValueError, DataError) as error:
         raise BadRequest(str(error).splitlines()[0][:300], key="messages") from error
+    if hidden:
+        raise BadRequest("the chat template of this model shows no tools", key="tools")
     return [*encoded(rendered), *tokenizer.encode(str(last))]
+
+
+def _shown(spec: ChatTemplateSpec, tools: Sequence[Any], messages: Sequence[Mapping[str, Any]], text: str) -> bool:
+    """Whether a template has shown tools; some show them no more behind the results of calls, which counts as shown."""
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
+    names = [str(each.get("name", "")) for each in functions if isinstance(each, Mapping)]
+    if any(name in text for name in names) or not messages or messages[-1].get("role") != "user":
+        return True
+    return WORKERS.chat(spec, RenderRequest(messages, (), prompt=True)).sequences[0].text != text
 
 
 def _begun(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> Rendered | None:
