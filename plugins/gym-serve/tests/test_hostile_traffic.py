@@ -146,6 +146,8 @@ def test_a_million_messages(server):
         ("temperature", -1),
         ("temperature", "hot"),
         ("top_p", 2),
+        ("min_p", 2),
+        ("min_p", 0.1),
         ("top_logprobs", 10**6),
         ("stop", [""]),
         ("stop", ["x"] * 1000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 import threading
 import time
@@ -199,6 +200,14 @@ def test_what_a_request_changes_in_logits(engine: LocalEngine) -> None:
         assert {token for piece in forced for token in piece.tokens} == {50}
         spread = await pieces(engine, asking(max_tokens=6, logit_bias={50: 100.0}, presence_penalty=200.0))
         assert [token for piece in spread for token in piece.tokens].count(50) == 1
+
+        hot = {"temperature": 3.0, "logprobs": 20, "max_tokens": 1}
+        drawn = [await pieces(engine, asking(**hot, min_p=0.5, seed=seed)) for seed in range(40)]
+        told = [found[0].logprobs[0] for found in drawn]
+        kept = {each.token for each in told[0].top if (each.logprob - told[0].top[0].logprob) / 3.0 >= math.log(0.5)}
+        assert {each.token for each in told} == kept and 1 < len(kept) < 20
+        alone = [await pieces(engine, asking(**hot, min_p=1.0, seed=seed)) for seed in range(4)]
+        assert {found[0].tokens for found in alone} == {(first.token,)}
 
     asyncio.run(use())
 

@@ -66,6 +66,9 @@ class Sampling:
     temperature: float = 1.0  #: 0 is greedy
     top_p: float = 1.0
     top_k: int = 0  #: 0 is off
+    min_p: float = (
+        0.0  #: tokens less likely than this share of the likeliest, at the temperature, are not drawn; 0 is off
+    )
     seed: int | None = None  #: the same seed and request give the same reply; None draws one
     stop: tuple[str, ...] = ()  #: texts that end the reply and are no part of it
     stop_token_ids: tuple[int, ...] = ()  #: beside those of the model
@@ -161,7 +164,8 @@ class Engine(Protocol):
     """Answers requests over loaded models.
 
     Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
-    `logit_bias`, `top_k`, `tenants`, `cancel`, `score`, `embed`, `echo`, `prefix_cache`. A front refuses whatever else is asked.
+    `logit_bias`, `top_k`, `min_p`, `tenants`, `cancel`, `score`, `embed`, `echo`, `prefix_cache`. A front refuses whatever else
+    is asked.
     """
 
     @property

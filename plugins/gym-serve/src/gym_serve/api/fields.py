@@ -56,6 +56,7 @@ class SamplingBody(Ignored):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
@@ -74,6 +75,7 @@ class SamplingBody(Ignored):
 
 NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "top_k": ("top_k", (0, -1)),
+    "min_p": ("min_p", (0,)),
     "seed": ("seed", ()),
     "presence_penalty": ("penalties", (0,)),
     "frequency_penalty": ("penalties", (0,)),
@@ -102,6 +104,7 @@ def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field
         temperature=0.0 if body.do_sample is False else _or(body.temperature, usual.temperature),
         top_p=_or(body.top_p, usual.top_p),
         top_k=usual.top_k if body.top_k is None else max(0, body.top_k),
+        min_p=body.min_p or 0.0,
         seed=body.seed,
         stop=body.stops(),
         stop_token_ids=tuple(body.stop_token_ids or ()),

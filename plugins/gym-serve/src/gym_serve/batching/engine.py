@@ -22,7 +22,7 @@ from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
-SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "cancel"}
+SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "cancel"}
 WORKERS = 4  #: requests that are prepared at a time: laid out, compiled, and their tenants read
 AGAIN = 0.02  #: seconds until a tenant is tried again that had no room beside those in use
 Found = TypeVar("Found")

@@ -1,7 +1,10 @@
-"""What a request changes in logits before a token is chosen: bias, penalties, and the mask of a grammar, in this order."""
+"""What a request changes in logits before a token is chosen: bias, penalties, the mask of a grammar, and
+`min_p` (arXiv:2407.01082), in this order.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -30,6 +33,9 @@ def processors(sampling: Sampling, row: Row, mask: Mask | None, vocabulary: int)
         steps.append(lambda logits: _penalized(logits, row, sampling.presence_penalty, sampling.frequency_penalty))
     if mask is not None:
         steps.append(mask)
+    if sampling.min_p and sampling.temperature:
+        least = sampling.temperature * math.log(sampling.min_p)
+        steps.append(lambda logits: logits.masked_fill(logits < logits.max() + least, -torch.inf))
     if not steps:
         return None
 

@@ -31,7 +31,7 @@ from gym_vllm.serving.model import open_model
 from gym_vllm.serving.wire import GRAMMARS, body_of, events, why_of
 
 SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
-    "stream", "seed", "logprobs", "top_k", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
+    "stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
 }  # fmt: skip
 LARGEST = 2**28  #: bytes of a reply
 STEP = 0.02  #: seconds between two looks at replies that end

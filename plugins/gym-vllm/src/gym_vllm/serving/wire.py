@@ -41,7 +41,7 @@ def body_of(name: str, request: Request, row: Row, seed: int) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
-        "min_p": 0.0,
+        "min_p": sampling.min_p,
         "seed": int(uniform(seed, request.index, 0) * (1 << 53)),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
