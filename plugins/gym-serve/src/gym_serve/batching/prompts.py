@@ -75,7 +75,7 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
     return [*encoded(rendered), *tokenizer.encode(str(last))]
 
 
-def _shown(spec: ChatTemplateSpec, tools: Sequence[Any], messages: Sequence[Mapping[str, Any]], text: str) -> bool:
+def _shown(spec: ChatTemplateSpec, tools: Sequence[Any], messages: Sequence[dict[str, Any]], text: str) -> bool:
     """Whether a template has shown tools; some show them no more behind the results of calls, which counts as shown."""
     functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
     names = [str(each.get("name", "")) for each in functions if isinstance(each, Mapping)]
