@@ -13,7 +13,7 @@ from gym_core import Artifact
 from gym_deltasoup.sources.adapters import Adapters
 from gym_deltasoup.sources.files import Change
 from gym_deltasoup.sources.inputs import Opened
-from gym_deltasoup.sources.models import Models
+from gym_deltasoup.sources.models import Models, numbers_of
 from gym_deltasoup.sources.tensor_slices import tensors_of
 
 KIND, LAYERS = "change", "change of layers"  #: kinds of artifacts that exist while a round is merged alone
@@ -36,7 +36,7 @@ class Changes(Models):
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at all."""
         assert base is not None, "changes are made of a base"
-        self.first, self.base = base, tensors_of(base)
+        self.first, self.base = base, numbers_of(base, str(base), "base")
         self.layout = self.base
         changes = [tensors_of(each.artifact.path) for each in inputs]
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}

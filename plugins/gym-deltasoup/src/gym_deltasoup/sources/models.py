@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ class Models:
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at the headers of all files. Raises GymError where tensors differ in name, shape or number format."""
         self.first = inputs[0].artifact.path
-        self.base = None if base is None else tensors_of(base)
-        all_of = [tensors_of(each.artifact.path) for each in inputs]
+        self.base = None if base is None else numbers_of(base, str(base), "base")
+        all_of = [numbers_of(each.artifact.path, each.name) for each in inputs]
         self.layout = all_of[0]
         for each, tensors in zip(inputs[1:], all_of[1:], strict=True):
             same_tensors(each.name, tensors, inputs[0].name, self.layout)
@@ -94,7 +95,7 @@ class Deltas(Models):
         if base is None:
             why = "deltas are merged over the base that they belong to, and none is named"
             raise GymError(why, key="base", fix="name the model that they were made from")
-        self.first, self.base = base, tensors_of(base)
+        self.first, self.base = base, numbers_of(base, str(base), "base")
         self.layout = self.base
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
         self.contributions = []
@@ -106,6 +107,16 @@ class Deltas(Models):
                     why = f"{each.name} changes {name} of shape {list(change.shape)}, and the base has {had}"
                     raise GymError(why, where=str(each.artifact.path), key="inputs", fix="export it, and merge models")
             self.contributions.append(Change(changes))
+
+
+def numbers_of(path: Path, name: str, key: str = "inputs") -> dict[str, Stored]:
+    """Return all tensors of a model. Raises GymError where they are codes: a mean of these is not that of what they stand for."""
+    said = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config")
+    if said:
+        method = said.get("quant_method") if isinstance(said, dict) else said
+        why = f"{name} is quantized ({method}), and codes of weights cannot be merged"
+        raise GymError(why, where=str(path), key=key, fix="name what it was made from, and quantize the result")
+    return tensors_of(path)
 
 
 def same_tensors(
