@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import gym_deltasoup as soup
+from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
 from gym_deltasoup import Input, merge_artifacts
 from gym_testkit.tiny import write_model
@@ -40,3 +42,26 @@ def test_codes_of_quantized_models_are_no_weights(tmp_path: Path) -> None:
     with pytest.raises(GymError, match=r"is quantized \(fp8\)"):
         merge_artifacts(soup.UniformSoup(), [Input(models[0])], tmp_path / "made", base=str(models[1]))
     assert not (tmp_path / "made").exists()
+
+
+LAYER = "model.layers.0.self_attn.q_proj"
+
+
+def adapter(base: Path, into: Path, seed: int) -> Path:
+    """Write a LoRA of one layer, as peft does."""
+    draw = torch.Generator().manual_seed(seed)
+    pair = {"lora_A": torch.randn(2, 32, generator=draw), "lora_B": torch.randn(32, 2, generator=draw)}
+    return write_lora(into, str(base), LoraFile(2, 0.5, {LAYER: pair}))
+
+
+def test_adapters_of_different_bases_are_refused_also_where_no_base_is_named(tmp_path: Path) -> None:
+    base, other = (write_model(tmp_path / name, seed) for name, seed in (("base", 0), ("other", 1)))
+    first = adapter(base, tmp_path / "first", 1)
+    with pytest.raises(GymError, match=r"was trained from .*other, and .*first from .*base"):
+        inputs = [Input(first), Input(adapter(other, tmp_path / "second", 2))]
+        merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "made")
+    again = shutil.copytree(base, tmp_path / "again")  # the same weights in another folder are the same base
+    inputs = [Input(first), Input(adapter(again, tmp_path / "third", 3))]
+    assert merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "made").artifact.base == str(base)
+    inputs = [Input(adapter(Path("nobody/knows"), tmp_path / f"hub{seed}", seed)) for seed in (4, 5)]
+    merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "of-hub")

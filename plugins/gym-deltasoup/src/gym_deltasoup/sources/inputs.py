@@ -69,6 +69,8 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
             raise GymError(f"{name} has no weights in safetensors", where=str(artifact.path), key="inputs")
         checked = _checked_base(name, artifact, base, print_of) if base is not None else "not said"
         found.append(Opened(name, artifact, files, checked))
+    if base is None:
+        _one_base([each for each in found if each.artifact.kind == "adapter" and each.artifact.base])
     _same_models(found)
     return found
 
@@ -111,6 +113,32 @@ def _checked_base(name: str, artifact: Artifact, base: str, print_of: str) -> st
             fix="merge what was trained from one base; the same shapes are not enough",
         )
     return "verified"
+
+
+def _one_base(named: Sequence[Opened]) -> None:
+    """Raise GymError where adapters name different bases: what is added to one model says nothing of another."""
+    for each in named[1:]:
+        prints = [one.artifact.details.get("base_fingerprint") for one in (named[0], each)]
+        bases = [one.artifact.base for one in (named[0], each)]
+        same_name = lasting(bases[0]) == lasting(bases[1])
+        if (same_name and None in prints) or _print_of(named[0]) == _print_of(each):
+            continue
+        raise GymError(
+            f"{each.name} was trained from {bases[1]}, and {named[0].name} from {bases[0]}",
+            where=str(each.artifact.path),
+            key="inputs",
+            fix="merge what was trained from one base; where both are the same model, name it as `base`",
+        )
+
+
+def _print_of(adapter: Opened) -> str:
+    """Return the fingerprint of the base of an adapter, or its name where it is not here."""
+    artifact = adapter.artifact
+    try:
+        said = artifact.details.get("base_fingerprint")
+        return str(said or base_fingerprint(locate(artifact.base, artifact.details.get("revision"))))
+    except GymError:
+        return lasting(artifact.base)
 
 
 def _same_models(found: Sequence[Opened]) -> None:
