@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -65,3 +66,30 @@ def test_adapters_of_different_bases_are_refused_also_where_no_base_is_named(tmp
     assert merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "made").artifact.base == str(base)
     inputs = [Input(adapter(Path("nobody/knows"), tmp_path / f"hub{seed}", seed)) for seed in (4, 5)]
     merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "of-hub")
+
+
+def test_a_broken_adapter_is_refused_by_name(tmp_path: Path) -> None:
+    """Who merges what others sent is told whose file it is, and of what."""
+    base = write_model(tmp_path / "base", 0)
+    sound = Input(adapter(base, tmp_path / "sound", 1), "sound")
+
+    def refused(match: str, broken: Path) -> None:
+        with pytest.raises(GymError, match=match) as caught:
+            merge_artifacts(soup.UniformSoup(), [sound, Input(broken, "broken")], tmp_path / "made")
+        assert str(broken) in str(caught.value)
+
+    options = ({"r": 0}, {"r": None}, {"r": "2"}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": math.inf})
+    for number, option in enumerate(options):
+        path = adapter(base, tmp_path / f"option-{number}", 2)
+        told = json.loads((path / "adapter_config.json").read_text())
+        (path / "adapter_config.json").write_text(json.dumps(told | option))
+        refused("scale nothing", path)
+    for half, shape in (("lora_A", (5, 32)), ("lora_B", (32, 3)), ("lora_A", ())):
+        path = adapter(base, tmp_path / f"{half}-{len(shape)}", 2)
+        tensors = load_file(path / "adapter_model.safetensors")
+        name = next(name for name in tensors if half in name)
+        save_file(tensors | {name: torch.zeros(shape)}, path / "adapter_model.safetensors")
+        refused("says `r` is 2", path)
+    path = adapter(base, tmp_path / "cut", 2)
+    (path / "adapter_model.safetensors").write_bytes(b"cut off")
+    refused("is damaged", path)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -56,7 +58,7 @@ def read_lora(path: Path) -> LoraFile:
     """Read the LoRA in a folder. Raises GymError where it is none, or more than that."""
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
-    config: dict[str, Any] = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    config = _config(path)
     odd = [key for key in OTHER if config.get(key)]
     if config.get("peft_type") != "LORA" or odd:
         kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
@@ -74,13 +76,37 @@ def read_lora(path: Path) -> LoraFile:
             key="adapter.adapter_name_or_path",
             fix="merge it: gym export; one of peft, convert: save_pretrained(path_initial_model_for_weight_conversion=...)",
         )
+    try:
+        tensors = load_file(path / WEIGHTS)
+    except SafetensorError as error:
+        raise GymError(f"{WEIGHTS} is damaged: {error}", where=str(path), fix="get the adapter again") from None
+    rank: int = config["r"]
     pairs: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in load_file(path / WEIGHTS).items():
+    for name, tensor in tensors.items():
         layer, _, half = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
+        ranked = {"A": tensor.shape[:1], "B": tensor.shape[1:2]}.get(half[-1:])
+        if ranked is not None and ranked != (rank,):
+            why = f"{name} has the shape {list(tensor.shape)}, and {CONFIG} says `r` is {rank}"
+            raise GymError(why, where=str(path), fix="get both files of the adapter again")
         pairs.setdefault(layer, {})[half] = tensor.float()
-    rank = int(config["r"])
     scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
     return LoraFile(rank, scaling, pairs, path)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Return the options of the LoRA in a folder. Raises GymError where they cannot be those of one."""
+    try:
+        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise GymError(f"{CONFIG} cannot be read: {error}", where=str(path), fix="get the adapter again") from None
+    if not isinstance(config, dict):
+        raise GymError(f"{CONFIG} holds no options", where=str(path), fix="get the adapter again")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    lora = config.get("peft_type") == "LORA"  # of any other kind `read_lora` says which it is
+    if lora and not (type(rank) is int and rank > 0 and type(alpha) in (int, float) and isfinite(alpha)):
+        why = f"`r` is {rank!r} and `lora_alpha` {alpha!r}, which scale nothing"
+        raise GymError(why, where=str(path / CONFIG), fix="put back the numbers that it was trained with")
+    return config
 
 
 def concatenated(parts: Sequence[tuple[LoraFile, float]]) -> LoraFile:
