@@ -84,7 +84,7 @@ class GeometricMedian(Robust):
     target: ClassVar[str] = "gym_deltasoup.robust.geometric_median:GeometricMedianRule"
 
     nu: Annotated[float, Field(gt=0, le=0.1)] = 1e-6
-    """Least distance that counts, as a share of the median distance between two inputs."""
+    """Least distance that counts, as a share of the least distance within which one input has half of all."""
     max_iterations: PositiveInt = 2000
     """Most steps; it ends before when nothing moves any more."""
 

@@ -41,7 +41,9 @@ class Distances:
 
     def to(self, weights: Tensor) -> Tensor:
         """Return the distances, not squared, of the inputs to the combination with these weights `[inputs]`."""
-        return self.mixed(weights[None], keep=True).points[1:-1, -1].sqrt()
+        whole = torch.cat([1 - weights.sum(0, keepdim=True), weights])
+        inner = self.points @ whole
+        return (inner[1:] - whole @ inner / 2).clamp(min=0).sqrt()
 
     def scaled(self, factors: Tensor) -> Distances:
         """Return the distances of inputs that are each multiplied by a factor `[inputs]`."""
@@ -52,13 +54,11 @@ class Distances:
         found += (longer[:, None] - longer) * (squares[:, None] - squares)
         return Distances(found.clamp_(min=0).fill_diagonal_(0))
 
-    def mixed(self, matrix: Tensor, keep: bool = False) -> Distances:
-        """Return the distances of combinations `[combinations, inputs]` of the inputs; `keep` puts them behind the inputs."""
+    def mixed(self, matrix: Tensor) -> Distances:
+        """Return the distances of combinations `[combinations, inputs]` of the inputs."""
         zero = torch.zeros(1, 1 + matrix.shape[1], dtype=torch.float64)
         zero[0, 0] = 1
-        weights = torch.cat([1 - matrix.sum(1, keepdim=True), matrix], 1)
-        own = torch.eye(len(self.points), dtype=torch.float64) if keep else zero
-        weights = torch.cat([own, weights])
+        weights = torch.cat([zero, torch.cat([1 - matrix.sum(1, keepdim=True), matrix], 1)])
         inner = weights @ self.points @ weights.T
         squares = inner.diagonal() / 2
         found = (inner - squares[:, None] - squares[None, :]).clamp(min=0)

@@ -10,7 +10,7 @@ from gym_deltasoup.merging.distances import Distances
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
 from gym_deltasoup.merging.updates import Updates
 
-STILL = 1e-13  #: largest change of a weight at which nothing moves any more
+STILL = 1e-12  #: largest change of a weight, as a share of it, at which nothing moves any more
 
 
 class GeometricMedianRule(MergeRule):
@@ -29,21 +29,33 @@ class GeometricMedianRule(MergeRule):
 def weiszfeld(distances: Distances, nu: float, max_iterations: int) -> Tensor:
     """Return the weights `[inputs]` of the geometric median: `w_i` in proportion to `1 / max(nu, |x_i - z|)`.
 
-    `nu` is a share of the median distance between two inputs.
+    `nu` is a share of the `radius`.
     """
-    count = len(distances.between)
-    weights = torch.full((count,), 1 / count, dtype=torch.float64)
-    if count == 1:
-        return weights
-    pairs = distances.between[*torch.triu_indices(count, count, 1)].sqrt()
-    floor = nu * float(pairs.median()) or nu * float(pairs.mean())
-    if floor == 0:  # all are equal
-        return weights
+    if len(distances.between) == 1:
+        return torch.ones(1, dtype=torch.float64)
+    around = radius(distances)
+    floor = nu * float(around.min())
+    if floor == 0:  # half of the inputs are one point: it is a median, and no step would reach it
+        same = (around == 0).double()
+        return same / same.sum()
+    weights = 1 / around  # near to it from the first step on, however far the hostile inputs are
+    weights /= weights.sum()
     for _ in range(max_iterations):
         found = 1 / distances.to(weights).clamp(min=floor)
         found /= found.sum()
-        still = float((found - weights).abs().max()) < STILL
+        still = bool(((found - weights).abs() <= STILL * found).all())  # a far input is far by a small weight too
         weights = found
         if still:
             break
     return weights
+
+
+def radius(distances: Distances) -> Tensor:
+    """Return of each input the distance within which half of all inputs are, itself among them: `[inputs]`.
+
+    Where fewer than half are hostile, that of an honest one is a distance of honest ones at most, wherever the hostile ones are.
+    A median over pairs would not be: three of ten inputs are in more than half of the pairs.
+    """
+    count = len(distances.between)
+    nearest = distances.between.clone().fill_diagonal_(0).sort(1).values
+    return nearest[:, max(1, (count - 1) // 2)].sqrt()
