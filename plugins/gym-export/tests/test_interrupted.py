@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gym_core import Artifact, GymError
-from gym_export import SafetensorsExporter, certificate
+from gym_export import OpenVINO, SafetensorsExporter, certificate
 from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
 from gym_export.source import Source
@@ -57,8 +60,17 @@ def while_certifying(into: Path, reached: Reached) -> None:
     SafetensorsExporter().build().export(Artifact(into.parent / "model"), into)
 
 
+def while_converting(into: Path, reached: Reached) -> None:
+    """Stop where OpenVINO, which need not be installed, is given the graph that it is to convert."""
+    stands_in: Any = ModuleType("openvino")
+    stands_in.__spec__ = ModuleSpec("openvino", None)
+    stands_in.convert_model = lambda graph: reached()
+    sys.modules["openvino"] = stands_in
+    OpenVINO().build().export(Artifact(into.parent / "model"), into)
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*")
-@pytest.mark.parametrize("when", [while_writing, while_comparing, while_certifying])
+@pytest.mark.parametrize("when", [while_writing, while_converting, while_comparing, while_certifying])
 def test_a_kill_leaves_no_half_export_and_the_next_one_is_whole(
     model_path: Path, tmp_path: Path, when: Callable[[Path, Reached], None]
 ) -> None:

@@ -49,7 +49,7 @@ class OpenVINOFormat(Format):
         """Write model, configuration and tokenizer."""
         import openvino
 
-        with TemporaryDirectory(dir=into.parent, prefix=f".{into.name.strip('.')}-graph-") as folder:
+        with TemporaryDirectory(dir=into, prefix=".graph-") as folder:  # which goes where `into` is cleared away
             write_graph(source, Path(folder) / GRAPH, "torchscript", OPSET)
             made = openvino.convert_model(str(Path(folder) / GRAPH))
             openvino.save_model(made, str(into / FILE), compress_to_fp16=self.config.dtype == "fp16")
