@@ -11,6 +11,7 @@ from compressed_tensors.quantization.utils import calculate_qparams, compute_dyn
 
 from gym_quant.config.stored_layout import BYTES, Scheme
 from gym_quant.post_training.grid import Codes, Grid, rounded_tokens
+from gym_torch.checkpoints.weight_shards import pieces
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,10 @@ def test_zeros_and_single_numbers_stay_what_they_are():
         assert torch.equal(Grid.of(zeros, scheme, torch.float32).codes(zeros).weight(), zeros)
     odd = torch.tensor([[7.0]])
     torch.testing.assert_close(Grid.of(odd, Scheme(4, 0, False), torch.float32).codes(odd).weight(), odd)
+
+
+def test_zero_points_of_few_rows_can_be_written():
+    """Those of up to 16 rows of 2 bits are one number, whose stride the library leaves as that of a transposed tensor."""
+    weight = torch.randn(16, 48, generator=torch.Generator().manual_seed(1))
+    zero = Grid.of(weight, Scheme(2, 0, False), torch.float32).codes(weight).tensors("weight")["weight_zero_point"]
+    assert b"".join(pieces(zero)) == zero.numpy().tobytes()

@@ -42,7 +42,8 @@ class Codes:
             f"{name}_shape": torch.tensor(self.codes.shape),
         }
         if self.zero is not None:
-            made[f"{name}_zero_point"] = pack_to_int32(self.zero, self.scheme.bits, packed_dim=0)
+            packed = pack_to_int32(self.zero, self.scheme.bits, packed_dim=0)
+            made[f"{name}_zero_point"] = packed.clone(memory_format=torch.contiguous_format)  # it comes transposed
         return made
 
     @classmethod
