@@ -53,6 +53,6 @@ def test_a_pair_is_a_good_answer_and_a_bad_one(model, write):
     rows = [{"prompt": f"hello {number}", "chosen": "Four .", "rejected": "cat"} for number in range(6)]
     prepared = build(model, write(rows), validation=2)
     tokenizer = Tokenizer(model)
-    for part, count in ((prepared.train, 10), (prepared.validation, 2)):
+    for part, count in ((prepared.train, 8), (prepared.validation, 4)):
         told = [(text_of(tokenizer, one.tokens, one.trained), one.desirable) for one in part]
         assert told.count(("Four .<|im_end|>", True)) == told.count(("cat<|im_end|>", False)) == count // 2

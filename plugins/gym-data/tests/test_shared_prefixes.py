@@ -105,3 +105,18 @@ def test_it_is_cut_where_it_would_be_longer_than_a_sample_may(model, write):
 def test_what_has_one_sequence_is_an_example_like_any_other(model, write):
     plain = [build.train[0] for build in (prepared(model, write, 1, branches) for branches in (True, False))]
     assert type(plain[0]) is type(plain[1]) and plain[0].tokens.tolist() == plain[1].tokens.tolist()
+
+
+@pytest.mark.parametrize("validation", [0.2, 0.3, 4])
+def test_the_same_rows_are_held_out_however_many_sequences_they_are(model, write, validation):
+    """What a run holds out is read again by what knows nothing of branches, such as `gym predict`."""
+    rows = [
+        {"messages": chat(*[f"say {number} {turn}" for turn in range(2 + 6 * (number < 5))])} for number in range(20)
+    ]
+    config = {"sources": [File(path=write(rows))], "template": Qwen3(), "validation": validation}
+    for seed in range(6):
+        built = [
+            DatasetConfig(**config).build(tokenizer=model, seed=seed, branches=branches) for branches in (True, False)
+        ]
+        held = [{each.id.partition("#")[0] for each in data.validation} for data in built]
+        assert held[0] == held[1] and len(held[0]) == (validation if validation >= 1 else validation * len(rows))

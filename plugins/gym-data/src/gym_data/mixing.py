@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
@@ -104,19 +105,21 @@ MIXES: dict[str, Callable[[Sequence[Iterable[Any]], Sequence[float] | None, int]
 }
 
 
-def hold_out(order: Order, groups: Sequence[int], validation: float, seed: int) -> tuple[Order, Order]:
+def hold_out(
+    order: Order, groups: Sequence[int], validation: float, seed: int, rows: Sequence[Hashable] | None = None
+) -> tuple[Order, Order]:
     """Return the examples to train on and those to validate on; examples of one group stay together.
 
-    `groups[i]` is the group of example `i`, `validation` a share below 1 or a number. Each example is held out once.
+    `groups[i]` is the group of example `i`, `rows[i]` the row it comes from, by default one of its own; `validation` is a share
+    of the rows below 1, or a number of them. Each example is held out once.
     """
     if not validation:
         return order, order[:0]
     examples = order_of(list(dict.fromkeys(order.tolist())))
-    wanted = int(validation) if validation >= 1 else max(1, round(validation * len(examples)))
-    members: dict[int, int] = {}
-    for example in examples:
-        group = groups[example]
-        members[group] = members.get(group, 0) + 1
+    # Rows are counted: how many examples one becomes depends on the algorithm, and what is held out must not.
+    each = {rows[example] if rows else example: groups[example] for example in examples.tolist()}
+    wanted = int(validation) if validation >= 1 else max(1, round(validation * len(each)))
+    members = Counter(each.values())
     shuffled = np.random.default_rng(seed).permutation(order_of(list(members)))
     chosen, held = set(), 0
     for group in shuffled.tolist():
@@ -130,18 +133,23 @@ def hold_out(order: Order, groups: Sequence[int], validation: float, seed: int) 
 
 
 def divide(
-    drawn: Sequence[Sequence[tuple[int, int]]], groups: Sequence[int], config: DatasetConfig, seed: int
+    drawn: Sequence[Sequence[tuple[int, int]]],
+    groups: Sequence[int],
+    config: DatasetConfig,
+    seed: int,
+    rows: Sequence[Hashable] | None = None,
 ) -> tuple[Order, Order]:
     """Return the examples to train on and those to validate on, mixed.
 
     `drawn` holds the number and the times of the examples of each source; sources after those to train on are for validation.
+    `rows[i]` is the row that example `i` comes from, by default one of its own.
     """
     each = [in_rounds(*zip(*order, strict=True)) for order in drawn]
     train, aside = (
         np.fromiter(MIXES[config.mix](part, config.mix_weights, seed) if part else (), dtype=np.int64)
         for part in (each[: len(config.sources)], each[len(config.sources) :])
     )
-    return (train, aside) if len(aside) else hold_out(train, groups, config.validation, seed)
+    return (train, aside) if len(aside) else hold_out(train, groups, config.validation, seed, rows)
 
 
 def _turns(count: int, weights: Sequence[float] | None, seed: int) -> Iterator[int]:

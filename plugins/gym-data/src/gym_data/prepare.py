@@ -188,7 +188,7 @@ def _build(reader: Reader, tokenizer: Tokenizer, root: Path, key: str) -> None:
         read = encoded(reader, tokenizer, into)
         _something_left(reader, read.orders)
         config = reader.config
-        train, validation = divide(read.orders, read.groups, config, reader.seed)
+        train, validation = divide(read.orders, read.groups, config, reader.seed, read.rows)
         if not len(train):
             why = f"validation takes all {len(validation)} examples"
             raise DataError(why, key="data.validation", fix="hold out fewer")

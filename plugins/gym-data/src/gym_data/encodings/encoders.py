@@ -30,6 +30,7 @@ class Encoded:
 
     orders: list[list[tuple[int, int]]]  #: sequences of each source in order, and how often each is drawn
     groups: list[int] = field(default_factory=list)  #: by sequence; equal for equal contents
+    rows: list[tuple[int, int]] = field(default_factory=list)  #: by sequence; the source and the row it comes from
     lengths: list[int] = field(default_factory=list)
     learnt: list[int] = field(default_factory=list)
     duplicates: int = 0  #: rows whose content came before
@@ -47,6 +48,7 @@ def encoded(reader: Reader, tokenizer: Tokenizer, into: Sequences, progress: boo
         if piece.part == 0:
             reader.tallies[piece.source].noticed.update(piece.remarks)
         read.groups.append(known.setdefault(piece.key, len(known)))
+        read.rows.append((piece.source, piece.number))
         read.lengths.append(len(piece.tokens))
         read.learnt.append(int(piece.trained.sum()))
         read.orders[piece.source].append((number, piece.times))
