@@ -11,6 +11,7 @@ import yaml
 
 from gym_core import execute, load_recipe
 from gym_core.cli import run
+from gym_predict.rows import known
 from gym_testkit import tiny
 
 ROWS = [{"instruction": f"What is {number}?", "output": f"It is {number}."} for number in range(12)]
@@ -47,6 +48,26 @@ def test_what_was_held_out_is_answered_and_goes_on_where_it_stopped(trained: Pat
     lines = answers.read_bytes().splitlines(keepends=True)
     answers.write_bytes(b"".join(lines[:2]) + lines[2][:5])  # as a killed process leaves it
     assert run(words) == 0 and answers.read_bytes() == b"".join(lines) and read(folder) == found
+
+
+SPOKEN = (
+    "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
+    "{% else %}<|im_start|>thoughts {{ m.reasoning_content }}<|im_end|><|im_start|>{{ m.content }}<|endoftext|>{% endif %}"
+    "{% endfor %}"
+)
+
+
+def test_special_tokens_within_an_answer_do_not_end_it(trained: Path) -> None:
+    """A template with channels for thoughts and answers begins each of them with a special token."""
+    answer = {"role": "assistant", "content": "four", "reasoning_content": "hm"}
+    (trained / "thoughts.jsonl").write_text(
+        "".join(json.dumps({"messages": [{"role": "user", "content": f"{n}?"}, answer]}) + "\n" for n in range(4))
+    )
+    data = {"sources": str(trained / "thoughts.jsonl"), "template": {"name": "jinja", "text": SPOKEN}, "validation": 2}
+    found = known(load_recipe({"model": str(trained / "tiny"), "data": data, "algorithm": "sft"}), everything=False)
+    assert found.answers == ["thoughts hmfour"] * 2 and len(found.ends) == 1
+    cut = load_recipe({"model": str(trained / "tiny"), "data": data | {"cutoff": 8}, "algorithm": "sft"})
+    assert not known(cut, everything=False).ends
 
 
 def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path, capsys: Any) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,17 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
         prompts.append(prompt)
         texts.append(tokenizer.decode(prompt))
         answers.append(tokenizer.decode(answer, skip_special=True))
-        last = next(
-            (int(token) for token in answer[::-1] if tokenizer.decode([token], skip_special=True).strip()), None
-        )
-        ends |= {int(token) for token in answer if tokenizer.written(int(token)) in tokenizer.special and token != last}
+        ends |= _end(answer, tokenizer)
     return Known(prompts, texts, answers, frozenset(ends))
+
+
+def _end(answer: Any, tokenizer: Any) -> set[int]:
+    """Return the special token that an answer ends with, none where it was cut.
+
+    Those within it, as between thoughts and what is said, end nothing.
+    """
+    behind = takewhile(lambda token: not tokenizer.decode([token], skip_special=True).strip(), map(int, answer[::-1]))
+    return set(islice((token for token in behind if tokenizer.written(token) in tokenizer.special), 1))
 
 
 def predictions(known: Known, answers: Path) -> list[Mapping[str, str]]:
