@@ -70,6 +70,24 @@ def test_special_tokens_within_an_answer_do_not_end_it(trained: Path) -> None:
     assert not known(cut, everything=False).ends
 
 
+def test_prompts_that_are_trained_on_are_prompts_and_no_part_of_the_answer(trained: Path) -> None:
+    """The rows are those that the run held out, though other rows are left where the prompts of some fill the cutoff."""
+    rows = [
+        {"instruction": f"What is {n}?" + " and more" * 40 * (n % 3 == 0), "output": f"It is {n}."} for n in range(12)
+    ]
+    (trained / "long.json").write_text(json.dumps(rows))
+    data = {"sources": str(trained / "long.json"), "validation": 5, "train_on": "all", "cutoff": 150}
+    recipe = load_recipe({"model": str(trained / "tiny"), "data": data, "algorithm": "sft"})
+    build: Any = recipe.data.build  # type: ignore[union-attr]
+    held = build(tokenizer=trained / "tiny", rows="conversation", seed=recipe.train.seed).validation
+    numbers = sorted(int(each.id.rpartition(":")[2]) - 1 for each in held)
+    short = [number for number in numbers if number % 3]
+    assert len(short) < len(numbers) == 5
+    found = known(recipe, everything=False)
+    assert sorted(found.answers) == sorted(f"It is {number}." for number in short)
+    assert all(text.endswith("<|im_start|>assistant\n") for text in found.texts)
+
+
 def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path, capsys: Any) -> None:
     assert run(["predict", str(trained / "run"), "data.validation=0"]) == 2
     assert "nothing is held out" in capsys.readouterr().err

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
+from gym_data import DatasetConfig
 from gym_data.kinds import Data
 from gym_data.location import locate
 
@@ -53,10 +55,22 @@ def known(recipe: Recipe, everything: bool) -> Known:
     if held is None and not everything:
         fix = "name rows: `data.validation_sources=FILE`; or take all of them: `rows=all`"
         raise RecipeError("nothing is held out", key="data.validation", fix=fix)
-    tokenizer = data.tokenizer(path)
-    samples = [part[number] for part in ((prepared.train, held) if everything else (held,)) if part is not None
-               for number in range(len(part))]  # fmt: skip
-    return _known(samples, tokenizer)
+    samples = _of((prepared.train, held) if everything else (held,))
+    if isinstance(data, DatasetConfig) and data.train_on == "all":  # which does not tell where an answer begins
+        names = {_row(sample) for sample in samples}
+        told: Any = data.model_copy(update={"train_on": "assistant"})
+        apart = told.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
+        samples = [sample for sample in _of((apart.train, apart.validation)) if _row(sample) in names]
+    return _known(samples, data.tokenizer(path))
+
+
+def _of(parts: Iterable[Any]) -> list[Any]:
+    return [part[number] for part in parts if part is not None for number in range(len(part))]
+
+
+def _row(sample: Any) -> str:
+    """Return the name of the row that a sample comes from, which may have become several."""
+    return re.sub(r"#\d+$", "", sample.id)
 
 
 def _known(samples: list[Any], tokenizer: Any) -> Known:
