@@ -182,6 +182,16 @@ def test_an_answer_whose_whole_text_is_left_out_is_refused(template):
 
 
 @pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_an_answer_whose_calls_are_left_out_is_refused(template):
+    """The tools stand in the prompt, so the name of the function is in the text: what is learnt would be to say nothing."""
+    listing = "{% for t in tools or () %}{{ t.function.name }}{% endfor %}" + template
+    messages = [user("a"), said("", **call({"argkey": "argword"})), RESULTS, said("two")]
+    with pytest.raises(ValueError, match=r"leaves out the tool calls of message 2 .assistant"):
+        chats(listing).learnable(RenderRequest(messages, TOOLS, [1, 3]))
+    assert chats(listing).learnable(RenderRequest(messages, TOOLS, [3])).sequences
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
 def test_prompts_whose_system_message_is_left_out_are_refused(template):
     hiding = template.replace("for m in messages", "for m in messages if m.role != 'system'")
     with pytest.raises(ValueError, match=r"leaves out message 1 .system"):

@@ -25,10 +25,14 @@ def refuse(
 ) -> None:
     """Raise ValueError where a text does not show a system or user message, a tool or the name of a tool call.
 
-    Likewise where what is `learnt` does not hold the text of a wanted answer that does nothing but answer.
+    Likewise where what is `learnt` does not hold the text of a wanted answer that does nothing but answer, or no call of one that
+    calls: it would learn to stop where it should call.
     """
     for index in wanted:
-        if not messages[index].get("tool_calls") and not _shown(_THINK.split(messages[index]["content"])[-1], learnt):
+        calls = messages[index].get("tool_calls")
+        if calls and not any(_shown(call["function"]["name"], learnt) for call in calls):
+            raise ValueError(f"the chat template leaves out the tool calls of message {index + 1} (assistant)")
+        if not calls and not _shown(_THINK.split(messages[index]["content"])[-1], learnt):
             raise ValueError(f"the chat template leaves out the text of message {index + 1} (assistant)")
     for number, message in enumerate(messages, 1):
         if message["role"] in ("system", "user") and not _shown(message["content"], text):
