@@ -242,3 +242,16 @@ def test_steps_are_right_wrong_likely_or_not_judged():
     steps = Stepwise(separator="\n\n").build().convert(row)
     assert (steps.steps, steps.labels) == (("b", "c", "d", "e"), (1.0, 0.0, None, 0.75))
     assert Stepwise(separator="; ").build().asked(row)[1] == "b; c; d; e"
+
+
+@pytest.mark.parametrize("key", ["train", "weight"])
+def test_an_answer_is_learnt_or_not_and_never_by_half(key):
+    def read(value):
+        rows = [user("a"), {**said("b"), key: value}, user("c"), said("d")]
+        return Messages().build().convert({"messages": rows}).muted
+
+    assert [read(value) for value in (False, 0, 0.0)] == [{1}] * 3
+    assert [read(value) for value in (None, True, 1, 1.0)] == [set()] * 4
+    for value in ("false", 0.5, [0]):
+        with pytest.raises(ValueError, match=f"`{key}` of message 2 is .* neither"):
+            read(value)

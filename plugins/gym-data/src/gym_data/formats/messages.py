@@ -92,9 +92,10 @@ class ConversationReader:
             what = f"message {number}"
             if not isinstance(entry, Mapping):
                 raise ValueError(f"{what} is not an object")
-            if entry.get("train") is False or entry.get("weight") == 0:
+            message = self._message(entry, what)
+            if message["role"] == "assistant" and not _learnt(entry, what):
                 muted.add(len(messages))
-            messages.append(self._message(entry, what))
+            messages.append(message)
 
     def _message(self, entry: Mapping[str, Any], what: str) -> Message:
         given = entry.get(self.config.role)
@@ -118,3 +119,12 @@ class ConversationReader:
                 "tool_calls": calls_of(calls),
             }
         return {"role": role, "content": text_of(content, f"the content of {what}"), **kept}
+
+
+def _learnt(entry: Mapping[str, Any], what: str) -> bool:
+    """Return whether an answer is to be learnt. Raises ValueError where it says neither yes nor no, such as half."""
+    said = {key: entry.get(key) for key in ("train", "weight")}
+    for key, value in said.items():
+        if value not in (None, False, True):  # 0 and 1 are the same, as in tables
+            raise ValueError(f"`{key}` of {what} is {value!r}, neither 0 or false nor 1 or true")
+    return all(value in (None, True) for value in said.values())
