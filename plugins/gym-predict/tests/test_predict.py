@@ -88,6 +88,13 @@ def test_prompts_that_are_trained_on_are_prompts_and_no_part_of_the_answer(train
     assert all(text.endswith("<|im_start|>assistant\n") for text in found.texts)
 
 
+def test_all_rows_of_a_stream_are_answered_and_not_its_first_window_alone(trained: Path) -> None:
+    data = {"sources": str(trained / "rows.json"), "streaming": True, "buffer_size": 3, "validation": 2}
+    recipe = load_recipe({"model": str(trained / "tiny"), "data": data, "algorithm": "sft"})
+    assert known(recipe, everything=False).answers == ["It is 0.", "It is 1."]
+    assert sorted(known(recipe, everything=True).answers) == sorted(row["output"] for row in ROWS)
+
+
 def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path, capsys: Any) -> None:
     assert run(["predict", str(trained / "run"), "data.validation=0"]) == 2
     assert "nothing is held out" in capsys.readouterr().err

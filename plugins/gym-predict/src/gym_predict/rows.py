@@ -50,6 +50,10 @@ def known(recipe: Recipe, everything: bool) -> Known:
     if not isinstance(data, Data) or "path" not in model:
         raise RecipeError("the recipe names no data, or no model to tokenise for", key="data")
     path = locate(model["path"], model.get("revision"), weights=False)
+    if (
+        isinstance(data, DatasetConfig) and data.streaming and everything
+    ):  # a stream holds its first window, not all rows
+        data = data.model_copy(update={"streaming": False})
     prepared: Any = data.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
     held = prepared.validation
     if held is None and not everything:
