@@ -255,3 +255,20 @@ def test_an_answer_is_learnt_or_not_and_never_by_half(key):
     for value in ("false", 0.5, [0]):
         with pytest.raises(ValueError, match=f"`{key}` of message 2 is .* neither"):
             read(value)
+
+
+@pytest.mark.parametrize("call", [CALL, f"<tool_call>\n{CALL}\n</tool_call>", f"<tool_call>{CALL}</tool_call>\n" * 2])
+@pytest.mark.parametrize("said", ["", "<think>\nlike [1] or {x}\n</think>\n\n"])
+def test_what_is_said_before_a_call_is_kept_beside_it(call, said):
+    turns = [("human", "1+1?"), ("function_call", said + call), ("observation", "2"), ("gpt", "Two.")]
+    read = ShareGPT().build().convert({"conversations": [{"from": who, "value": text} for who, text in turns]})
+    assert read.messages[1]["content"].strip() == said.strip()
+    functions = [each["function"] for each in read.messages[1]["tool_calls"]]
+    assert functions == [{"name": "add", "arguments": {"a": 1}}] * call.count("add")
+
+
+def test_marks_within_the_arguments_of_a_call_are_text():
+    call = '{"name": "say", "arguments": {"text": "</think> <tool_call>x</tool_call>"}}'
+    row = {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]}
+    (called,) = ShareGPT().build().convert(row).messages[1]["tool_calls"]
+    assert called["function"]["arguments"] == {"text": "</think> <tool_call>x</tool_call>"}

@@ -154,6 +154,23 @@ def test_turns_of_a_template_that_reasons_are_one_sample(bench: Bench) -> None:
     assert [run["text"] for run in unlearnt["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"] * 2
 
 
+CALL = {"name": "weather", "arguments": {"city": "Rome"}}
+THOUGHT = "<think>\nhm\n</think>\n\n"
+
+
+@pytest.mark.parametrize("written", ["{}", "<tool_call>\n{}\n</tool_call>"])
+def test_thoughts_before_a_call_are_learnt(bench: Bench, written: str) -> None:
+    """They stand in the same text as the call, as LLaMA-Factory has them."""
+    turns = [("human", "a"), ("function_call", THOUGHT + written.format(json.dumps(CALL))), ("observation", "sun")]
+    rows = [{"conversations": [{"from": who, "value": text} for who, text in [*turns, ("gpt", "b")]]}]
+    shown = prepared(bench, rows, template="qwen3", cutoff_len=500)
+    learnt = [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]]
+    called = f"<tool_call>\n{json.dumps(CALL)}\n</tool_call><|im_end|>\n"
+    assert learnt == [THOUGHT + called, "<think>\n\n</think>\n\nb<|im_end|>\n"]
+    without = prepared(bench, rows, template="qwen3", cutoff_len=500, enable_thinking=False)
+    assert [run["text"] for run in without["examples"][0]["runs"] if run["trained"]] == [called, "b<|im_end|>\n"]
+
+
 def test_gyms_own_recipe_keeps_the_models_own_template(bench: Bench) -> None:
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
     own = load_recipe({"model": str(bench.model()), "data": str(bench.file(rows)), "algorithm": "sft"})

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import ConversationFormat
-from gym_data.formats.parsing import calls_of, check, column, load_json, no_media, text_of, tools_of
+from gym_data.formats.parsing import (
+    calls_of,
+    check,
+    column,
+    load_json,
+    no_media,
+    said_and_called,
+    text_of,
+    tools_of,
+)
 from gym_data.rows import Conversation, Message
 
 OTHER_NAMES = {
@@ -109,7 +118,8 @@ class ConversationReader:
         read = (*READ, self.config.role, self.config.content)
         kept = {key: value for key, value in entry.items() if key not in read and value is not None}
         if role == "call":
-            return {"role": "assistant", "content": "", **kept, "tool_calls": calls_of(text_of(content, what))}
+            said, called = said_and_called(text_of(content, what))
+            return {"role": "assistant", "content": said, **kept, "tool_calls": called}
         calls = entry.get("tool_calls") if role == "assistant" else None
         if calls:
             return {

@@ -10,6 +10,8 @@ from typing import Any
 from gym_data.rows import MARKS, Message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+THOUGHTS_END = "</think>"
 EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tiff")
@@ -108,6 +110,19 @@ def calls_of(value: Any) -> list[dict[str, Any]]:
         identity = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
         calls.append({"type": "function", **identity, "function": {"name": function["name"], "arguments": arguments}})
     return calls
+
+
+def said_and_called(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return what a text says before a tool call, its thoughts, and the calls: JSON, or JSON in `<tool_call>` marks."""
+    if text.lstrip()[:1] in ("{", "["):
+        return "", calls_of(text)
+    thoughts, end, rest = text.partition(THOUGHTS_END)
+    if not end:
+        thoughts, rest = "", text
+    marked = _CALL.findall(rest)
+    call = rest.lstrip()
+    said = thoughts + end + (_CALL.sub("", rest) if marked else rest[: len(rest) - len(call)])
+    return said if said.strip() else "", [each for part in marked or [call] for each in calls_of(part)]
 
 
 def load_json(text: str, what: str) -> Any:

@@ -130,12 +130,16 @@ class Turns:
         return {
             index: re.sub(f"{begin}(.*?){end}", "", said[index].content, flags=re.DOTALL).lstrip("\n")
             for index in which
-            if said[index].role == "assistant"
         }
+
+    def thinks(self, content: str) -> bool:
+        """Whether a text holds thoughts: they are written before a tool call, other text beside it is not."""
+        return self.format.thought_words[1].strip() in content
 
     def _message(self, said: Said, index: int) -> list[Element]:
         if said.role == "function":
-            return self._filled(self.format.function, self._called(said.calls))
+            before = self.tokenizer.quoted(said.content, "assistant") if self.thinks(said.content) else ""
+            return self._filled(self.format.function, before + self._called(said.calls))
         slots: Mapping[str, Slots] = {
             "user": self.format.user,
             "assistant": self.format.assistant,
