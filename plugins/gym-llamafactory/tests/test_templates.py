@@ -171,6 +171,19 @@ def test_thoughts_before_a_call_are_learnt(bench: Bench, written: str) -> None:
     assert [run["text"] for run in without["examples"][0]["runs"] if run["trained"]] == [called, "b<|im_end|>\n"]
 
 
+def test_calls_as_openai_writes_them_are_calls_and_what_is_not_written_is_counted(bench: Bench) -> None:
+    """Their arguments are JSON text; text beside a call and thoughts in a key of their own are not read there."""
+    call = {"id": "1", "type": "function", "function": CALL | {"arguments": json.dumps(CALL["arguments"])}}
+    said = {"role": "assistant", "content": "Let me see.", "reasoning_content": "hm", "tool_calls": [call]}
+    result = {"role": "tool", "content": "sun", "tool_call_id": "1"}
+    messages = [{"role": "user", "content": "a", "name": "Ann"}, said, result, {"role": "assistant", "content": "b"}]
+    shown = prepared(bench, [{"messages": messages}], template="qwen", cutoff_len=500)
+    learnt = [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]]
+    assert learnt == [f"<tool_call>\n{json.dumps(CALL)}\n</tool_call><|im_end|>\n", "b<|im_end|>\n"]
+    left_out = shown["report"]["sources"][0]["left_out_by_template"]
+    assert left_out == dict.fromkeys(("text of an answer", "thoughts of an answer", "`name` of a message (user)"), 1)
+
+
 def test_gyms_own_recipe_keeps_the_models_own_template(bench: Bench) -> None:
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
     own = load_recipe({"model": str(bench.model()), "data": str(bench.file(rows)), "algorithm": "sft"})

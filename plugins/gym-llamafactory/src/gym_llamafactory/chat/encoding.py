@@ -10,6 +10,7 @@ import numpy as np
 
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.render import DAY
+from gym_data.chat.template_omissions import lost
 from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
 from gym_data.encodings.pair_encoding import paired
 from gym_data.row_reader import Reader, Record
@@ -181,11 +182,33 @@ def _written(
                 reader.refused(record, error)
                 continue
             kept.append((record, more, several))
+            reader.tallies[record.source].lost.update(_unread(record.row, reader.config.train_on, turns))
             texts = (each for messages in several for message in messages for each in message if isinstance(each, str))
             reader.tallies[record.source].spelt += any(turns.tokenizer.quotes(Rendered(text, ())) for text in texts)
         encoded = iter(turns.pairs(each for _, _, several in kept for each in several))
         for record, more, several in kept:
             yield record, more, [next(encoded) for _ in several]
+
+
+def _unread(row: Structured, train_on: str, turns: Turns) -> set[str]:
+    """Return what no format writes of messages: thoughts in keys of their own, text beside a call, other keys."""
+    if isinstance(row, Preference):
+        sides = [(row.chosen, row.chosen.answers[-1:]), (row.rejected, row.rejected.answers[-1:])]
+    elif isinstance(row, Feedback):
+        sides = [(row.conversation, row.conversation.answers[-1:])]
+    elif isinstance(row, Prompt):
+        sides = [(row.conversation, [])]
+    else:
+        assert isinstance(row, Conversation)
+        sides = [(row, [index for index in row.answers[-1 if train_on == "last" else 0 :] if index not in row.muted])]
+    found: set[str] = set()
+    for conversation, wanted in sides:
+        rest = []
+        for message in conversation.messages:
+            beside = bool(message.get("tool_calls")) and not turns.thinks(message["content"])
+            rest.append({**message, "content": message["content"] if beside else "", "tool_calls": ()})
+        found.update(lost("", "", rest, wanted))
+    return found
 
 
 def _kept(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gym_core import DataError
 from gym_data.chat.loss_masks import Rendered
+from gym_data.chat.template_omissions import arguments
 from gym_data.rows import Conversation
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory, formats, tools
@@ -102,7 +103,7 @@ class Turns:
         for message in messages:
             role, content = message["role"], str(message["content"])
             calls = tuple(
-                (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
+                (call["function"]["name"], arguments(call["function"])) for call in message.get("tool_calls", ())
             )
             role = "function" if calls else "observation" if role == "tool" else role
             if role == "observation" and said and said[-1].role == role:
