@@ -81,3 +81,17 @@ def test_a_run_ends_before_its_first_step(bench: Bench) -> None:
     GPT2LMHeadModel(shape).save_pretrained(path)
     with pytest.raises(DataError, match="samples are longer than the 8 positions of the model"):
         bench.run(bench.recipe("sft", max_steps=1) | {"model": str(path)})
+
+
+def test_each_side_of_a_pair_has_positions_of_its_own(bench: Bench) -> None:
+    """Both sides fit the table, and do not fit it one after the other."""
+    path = bench.root / "gpt2"
+    shutil.copytree(bench.model(), path)
+    shape = GPT2Config(vocab_size=264, n_embd=32, n_head=4, n_layer=1, n_positions=96, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(shape).save_pretrained(path)
+    rows = [{"prompt": "what?", "chosen": "yes " * 12, "rejected": "no, " * 12}]
+    recipe = bench.recipe("dpo", max_steps=1) | {"model": str(path), "data": {"sources": str(bench.file(rows))}}
+    bench.run(recipe)
+    longer = [{"prompt": "what?", "chosen": "yes " * 12, "rejected": "no, " * 20}]
+    with pytest.raises(DataError, match="longer than the 96 positions of the model"):
+        bench.run(recipe | {"data": {"sources": str(bench.file(longer))}}, "longer")

@@ -103,6 +103,14 @@ class Pair(Example):
         return cls(id, *_all_trained(2 * length), shared=0, chosen=length)
 
     @property
+    def segments(self) -> Sequence[tuple[int, int | None]]:
+        """Tokens of what is shared and of the rest of each side, and which of them continues which: sides begin alike."""
+        rest = self.chosen, len(self.tokens) - self.shared - self.chosen
+        return (
+            [(self.shared, None), *((length, 0) for length in rest)] if self.shared else [(each, None) for each in rest]
+        )
+
+    @property
     def parts(self) -> Sequence[tuple[str, slice]]:
         """Return what is shared, and the rest of both sides."""
         middle = self.shared + self.chosen
