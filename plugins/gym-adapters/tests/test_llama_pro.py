@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from gym_adapters_families import family, samples
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import Freeze, LLaMAPro
 from gym_core import GymError
-from gym_testkit.architectures import FAMILIES
+from gym_testkit.architectures import FAMILIES, SHAPE
 from gym_torch.batch import packed, padded
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
@@ -86,3 +86,44 @@ def test_every_family(name: str) -> None:
 def test_numbers_that_do_not_divide_are_refused(bench: Any) -> None:
     with pytest.raises(GymError, match=r"3 layers cannot be parted by 2 new blocks[^\n]*\n.*1, 3"):
         LLaMAPro(blocks=2).build(model=bench.base(), seed=0)
+
+
+def mixture(kind: str, **options: Any) -> PreTrainedModel:
+    """Return a mixture of experts, all of whose numbers are drawn: biases too."""
+    config = AutoConfig.for_model(kind, **SHAPE | {"num_experts_per_tok": 2, "moe_intermediate_size": 16} | options)
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    return model
+
+
+@pytest.mark.proves("llama_pro")
+def test_biases_of_experts_are_silent_too() -> None:
+    model = mixture("gpt_oss", num_local_experts=4, layer_types=["sliding_attention", "full_attention"])
+    tokens = torch.arange(3, 25).view(2, 11)
+    wanted = model(tokens).logits
+    adapted = LLaMAPro(blocks=1).build(model=model, seed=0)
+    torch.testing.assert_close(adapted.model(tokens).logits, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.proves("llama_pro")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("qwen3_moe", {"num_experts": 4, "mlp_only_layers": [0]}),
+        ("glm4_moe", {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}),
+    ],
+)
+def test_a_configuration_that_makes_other_layers_of_the_new_numbers_is_refused(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = mixture(kind, **options)
+    with pytest.raises(GymError, match=r"layer 1 [^\n]*\n.*adapter: freeze or lora"):
+        LLaMAPro(blocks=2).build(model=model, seed=0)
+    model = mixture(kind, **options)
+    tokens = torch.arange(3, 25).view(2, 11)
+    adapted = LLaMAPro(blocks=1).build(model=model, seed=0)  # at the end, where no number changes
+    adapted.save(tmp_path / "saved", "base")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved").eval()
+    torch.testing.assert_close(saved(tokens).logits, adapted.model(tokens).logits)

@@ -27,7 +27,7 @@ class LLaMAPro(Adapter):
     eight such blocks. Left out, it leaves the base to the bit, so the base is its own reference.
 
     Not with: a number of blocks that does not divide the layers; blocks whose projections have no name known here (o_proj,
-    down_proj, c_proj, ...).
+    down_proj, c_proj, ...); a model that tells by their numbers which layers are dense, where a new block moves those behind it.
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.llama_pro:LlamaProAdapter"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 import gym_torch.model.adapted
 from gym_adapters.config.llama_pro import LLaMAPro
 from gym_core import GymError
+from gym_torch.model.adapted import skeleton
 from gym_torch.model.decoder_layers import layers_of
 
 #: what model families call the projections out of attention and out of the feed-forward layers
@@ -39,7 +40,8 @@ class LlamaProAdapter(gym_torch.model.adapted.Full):
         self._whole: list[nn.Module] = []
         for number, layer in enumerate(self._base, 1):
             self._whole += [layer] if number % part else [layer, _silent(layer, model)]
-        _arrange(model, self._whole)
+        before = copy.deepcopy(model.config)
+        _check_numbers(model, before, _arrange(model, self._whole))
         new = {id(weight) for layer in self._whole if layer not in self._base for weight in layer.parameters()}
         names = {name for name, weight in model.named_parameters() if id(weight) in new}
         super().__init__(config, model, seed, trained=names.__contains__)
@@ -70,7 +72,7 @@ def _silent(layer: nn.Module, model: PreTrainedModel) -> nn.Module:
     made = copy.deepcopy(layer, shared)
     written = 0
     for name, weight in made.named_parameters():
-        parts = name.split(".")
+        parts = name.removesuffix("_bias").split(".")  # as experts call theirs
         if parts[-1] in OUTPUTS or (len(parts) > 1 and parts[-2] in OUTPUTS):
             nn.init.zeros_(weight)
             written += 1
@@ -83,23 +85,55 @@ def _silent(layer: nn.Module, model: PreTrainedModel) -> nn.Module:
     return made
 
 
-def _arrange(model: PreTrainedModel, layers: Sequence[nn.Module]) -> None:
+def _arrange(model: PreTrainedModel, layers: Sequence[nn.Module]) -> list[int]:
     """Let these be the layers of a model, in its lists, in its configuration, and by their own numbers.
+
+    Returns the number that each had, or for a new block, the one before it had.
 
     Lists of the configuration with an entry for each layer are laid out anew: a new block is of the kind of the one before it.
     """
     parent, name, old = layers_of(model)
     options = model.config.get_text_config()
     kinds = {id(layer): number for number, layer in enumerate(old)}
-    found = [kinds.get(id(layer)) for layer in layers]
-    for number, place in enumerate(found):
-        found[number] = found[number - 1] if place is None else place
+    found = list[int]()
+    for layer in layers:
+        found.append(kinds.get(id(layer), found[-1] if found else 0))
     for key, value in list(vars(options).items()):
         if isinstance(value, list) and len(value) == len(old):
-            setattr(options, key, [value[place] for place in found if place is not None])
+            setattr(options, key, [value[place] for place in found])
     setattr(parent, name, nn.ModuleList(layers))
     options.num_hidden_layers = len(layers)
     for number, layer in enumerate(layers):
         for module in layer.modules():
             if "layer_idx" in vars(module):
                 module.layer_idx = number
+    return found
+
+
+def _check_numbers(model: PreTrainedModel, before: PretrainedConfig, places: Sequence[int]) -> None:
+    """Raise GymError where the configuration makes another layer of a number than the one that stands there now.
+
+    Some say which layers are dense, or what each does, by numbers. What is saved would then be opened as something else.
+    """
+    old, new = (layers_of(skeleton(config, type(model)))[2] for config in (before, model.config))
+    for number, place in enumerate(places):
+        if _kind(new[number]) != _kind(old[place]):
+            raise GymError(
+                f"layer {number} would be of another kind once it is opened again: {type(model).__name__} tells kinds by numbers",
+                key="adapter.blocks",
+                fix="set adapter: freeze or lora, or blocks: 1, which comes last",
+            )
+
+
+def _kind(layer: nn.Module) -> list[object]:
+    """Return what a layer is made of, but for its number: classes, shapes and settings."""
+    plain = bool | int | float | str | None
+    settings = [
+        (
+            name,
+            type(part),
+            {key: value for key, value in vars(part).items() if isinstance(value, plain) and key != "layer_idx"},
+        )
+        for name, part in layer.named_modules()
+    ]
+    return [settings, [(name, weight.shape) for name, weight in layer.named_parameters()]]
