@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from gym_adapters_families import FULL, family, samples
+from gym_adapters_families import FULL, family, own_way, samples
 from torch import nn
 
 from gym_adapters import LongLoRA
@@ -148,3 +148,10 @@ def test_what_has_no_groups_is_refused() -> None:
     mask[0, :3] = 0
     with pytest.raises(GymError, match="no padding mask"):
         adapted.model(tokens, attention_mask=mask)
+
+
+@pytest.mark.proves("longlora")
+@pytest.mark.parametrize("kind", ["opt", "stablelm", "gpt_oss"])
+def test_a_model_whose_attention_is_out_of_reach_is_refused(kind: str) -> None:
+    with pytest.raises(GymError, match="attends in a way of its own"):
+        LongLoRA(rank=2).build(model=own_way(kind), seed=0)

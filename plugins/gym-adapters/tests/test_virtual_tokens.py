@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gym_adapters_families import FULL, WINDOWED, family, samples
+from gym_adapters_families import FULL, OWN_WAYS, WINDOWED, family, own_way, samples
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -199,3 +199,10 @@ def test_prefixes_begin_as_what_the_model_computes() -> None:
     for (key, value), layer in zip(adapted.keys_and_values(), cache.layers, strict=True):
         torch.testing.assert_close(key, layer.keys)
         torch.testing.assert_close(value, layer.values)
+
+
+@pytest.mark.proves("prefix_tuning", "prompt_tuning")
+@pytest.mark.parametrize("kind", OWN_WAYS)
+def test_a_model_whose_attention_is_out_of_reach_is_refused(kind: str, config: Any) -> None:
+    with pytest.raises(GymError, match="attends in a way of its own"):
+        config.build(model=own_way(kind), seed=0)

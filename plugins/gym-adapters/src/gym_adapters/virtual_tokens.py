@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from gym_adapters.config.base import VirtualTokenOptions
 from gym_adapters.forward_hook_base import Handle, HookAdapter
-from gym_adapters.switch_attention import attend_by, shape_of
+from gym_adapters.switch_attention import attend_by, own_way, shape_of, tried
 from gym_core import GymError
 from gym_torch.attention.segment_attention import segment_attention
 from gym_torch.model.adapted import Plain
@@ -98,8 +98,13 @@ class VirtualTokenAdapter(HookAdapter[Config], Generic[Config]):
                 key="adapter",
                 fix="set adapter: lora",
             )
+        if attend_by(model, NAME) != model.config.get_text_config().num_hidden_layers:
+            raise own_way(model)
         model.register_parameter(STATE, nn.Parameter(self.start().detach().float()))
-        attend_by(model, NAME)
+        try:
+            tried(model, virtual=self.keys_and_values())
+        except RuntimeError:  # latent attention keeps something else than it attends to
+            raise own_way(model) from None
 
     def register_hooks(self) -> list[Handle]:
         """Give the virtual tokens to every pass through the backbone."""
