@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft.tuners.oft.layer import OFTRotationModule
+from transformers import AutoModelForCausalLM
 
 from gym_adapters import BOFT, OFT
 from gym_adapters.tuners.boft import rotate
@@ -112,3 +113,14 @@ def test_it_is_the_butterfly_of_peft() -> None:
 def test_blocks_that_do_not_fit_are_refused(bench: Any, config: Any, error: str) -> None:
     with pytest.raises(GymError, match=error):
         config.build(model=bench.base(), seed=0)
+
+
+@pytest.mark.proves("boft")
+def test_a_turned_head_is_merged_without_the_embeddings(bench: Any, tmp_path: Path) -> None:
+    adapted = BOFT(block_size=4, target_modules="q_proj,lm_head").build(model=bench.base(), seed=0)
+    bench.train(adapted.model)
+    merged = adapted.merged()
+    torch.testing.assert_close(bench.logits(merged), bench.logits(adapted.model), rtol=1e-4, atol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(bench.logits(saved), bench.logits(adapted.model), rtol=1e-4, atol=1e-4)

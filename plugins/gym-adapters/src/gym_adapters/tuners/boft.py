@@ -81,10 +81,17 @@ class BOFTAdapter(HookAdapter[BOFT]):
         )
 
     def merged_weights(self) -> Plain:
-        """Return the model with weights `s * W M^T`. Raises GymError where one is quantized."""
+        """Return the model with weights `s * W M^T`. Raises GymError where one is quantized.
+
+        A head that is turned comes apart from the embeddings, which are not.
+        """
+        head, plain = self.model.get_output_embeddings(), super().merged_weights()
         for name in self._names:
-            check_floating(name, self.model.get_submodule(name), "merged into")
-        return super().merged_weights()
+            layer = self.model.get_submodule(name)
+            check_floating(name, layer, "merged into")
+            if layer is head:
+                plain.config.tie_word_embeddings = False
+        return plain
 
     @torch.no_grad()
     def merge_weight(self, name: str, weight: Tensor) -> Tensor:
