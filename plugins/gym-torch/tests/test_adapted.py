@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 from gym_core import GymError, PluginError
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import Full, build_adapter
+from gym_torch.model.mapped_weights import Raised
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)
@@ -104,3 +105,12 @@ def test_what_is_no_auxiliary_module_is_refused_by_name(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(base_model(tmp_path / "base", torch.float32))
     with pytest.raises(PluginError, match="`head` is trained beside the model, and is a Linear"):
         Policy(model, auxiliary={"head": torch.nn.Linear(16, 1)})  # type: ignore[dict-item]
+
+
+def test_a_layer_may_name_what_it_gives_to_its_product() -> None:
+    given, weight = torch.randn(3, 4), torch.randn(5, 4).bfloat16()
+    with Raised():
+        found = torch.nn.functional.linear(input=given, weight=weight, bias=None)
+        whole = torch.nn.functional.linear(input=given, weight=weight.float())
+    torch.testing.assert_close(found, given @ weight.float().T)
+    torch.testing.assert_close(whole, found)

@@ -120,7 +120,7 @@ class Raised(TorchFunctionMode):
             found = func(*args, **given)
             release(_weight(args, given))
             return found.float()
-        if func is functional.linear and _mixed([args[0], _weight(args, given)]):
+        if func is functional.linear and _mixed([*args, *given.values()]):
             return _linear(*args, **given)
         if func.__name__.endswith("_") or not _mixed([*args, *given.values()]):
             return func(*args, **given)
