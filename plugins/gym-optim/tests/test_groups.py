@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from optim_bench import tiny
 from peft import IA3Config, LoraConfig, TrainableTokensConfig, inject_adapter_in_model
 from torch import nn
+from transformers import MambaConfig, MambaForCausalLM
 
 from gym_optim import parameter_groups
 from gym_optim.parameter_roles import block_of, is_named
@@ -78,6 +80,16 @@ def test_a_factor_for_each_unit_is_a_vector() -> None:
     assert set(roles(parameter_groups(model, head_dim=8))) == {"vector"}
     rank_one = inject_adapter_in_model(LoraConfig(r=1, target_modules=["q_proj"]), tiny())
     assert set(roles(parameter_groups(rank_one, head_dim=8))) == {"matrix"}
+
+
+def test_what_has_two_dimensions_and_maps_nothing_is_no_matrix() -> None:
+    """Muon would make orthogonal what is a table, and its decay all rates of a state space alike."""
+    model, config = tiny(), MambaConfig(vocab_size=9, hidden_size=8, state_size=4, num_hidden_layers=1)
+    model.requires_grad_(False).register_parameter("prompt_embeddings", nn.Parameter(torch.ones(4, 16)))
+    assert roles(parameter_groups(model)) == {"embedding": {"prompt_embeddings"}}
+    found = roles(parameter_groups(MambaForCausalLM(config)))
+    assert {"backbone.layers.0.mixer.A_log", "backbone.layers.0.mixer.D"} <= found["vector"]
+    assert "backbone.layers.0.mixer.in_proj.weight" in found["matrix"]
 
 
 def test_blocks_and_modules_are_told_by_name() -> None:

@@ -5,9 +5,10 @@
 * `query_key`: projections to queries and keys of attention, whose rows come in heads of `head_dim`;
 * `matrix`: everything else with two dimensions inside the model, and stacks of matrices, one for each expert of a mixture;
 * `kernel`: the kernels of convolutions;
-* `embedding`: embeddings of tokens, with a row for each;
+* `embedding`: embeddings of tokens, virtual ones too, with a row for each;
 * `head`: the map to logits, with a row for each token, where it is not an embedding too;
-* `vector`: norms, biases (those of all experts in one tensor too) and factors of single units, which do not decay.
+* `vector`: norms, biases (those of all experts in one tensor too), factors of single units and rates of decay of a state space,
+  which do not decay.
 
 A group without a role is taken by the dimensions of its parameters. The LoRA pairs of layers that scale them differently
 stand in different groups, each with its `scaling`; those of all experts of a layer in two matrices are no pairs, and have none.
@@ -23,6 +24,9 @@ from torch import Tensor, nn
 ROLES = ("query_key", "matrix", "kernel", "embedding", "head", "vector")
 #: Last part of the names that models give to the projections to queries and keys.
 QUERY_KEY = frozenset({"q_proj", "k_proj", "wq", "wk", "query", "key"})
+#: Names of parameters of two dimensions that map nothing: a row for each virtual token, and logarithms for each channel, which
+#: decay would draw to one another.
+VIRTUAL, RATES = "prompt_embeddings", "A_log"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -61,10 +65,11 @@ def parameter_groups(
             by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
             table = next((role for start, role in tables.items() if name.startswith(start)), None)
             kernel = isinstance(model.get_submodule(path), CONVOLUTIONS)
+            table = "embedding" if leaf == VIRTUAL else table
             role = table or ("kernel" if kernel else "query_key" if by_head else "matrix")
             # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.
             factors = leaf != "weight" and weight.numel() == max(weight.shape, default=1)
-            vector = weight.dim() < 2 or factors or leaf.endswith("bias")
+            vector = weight.dim() < 2 or factors or leaf.endswith("bias") or leaf == RATES
             key = ("vector", None) if vector else (role, _scaling(model, path))
             groups.setdefault(key, []).append((name, weight))
     more: Mapping[str, dict[str, Any]] = {"query_key": {"head_dim": head_dim}, "vector": {"weight_decay": 0.0}}
