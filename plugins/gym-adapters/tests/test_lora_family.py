@@ -8,9 +8,11 @@ import pytest
 import torch
 from adapters_bench import Bench
 from peft import PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import BOFT, EVA, AdaLoRA, DoRA, LoftQ, LoRA, LoRAGA, OLoRA, PiSSA, RsLoRA
 from gym_core import GymError
+from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.kinds import Adapter
 
 FAMILY: list[LoRA] = [
@@ -92,10 +94,23 @@ def test_merging_into_a_quantized_base_is_refused_by_name(bench: Bench, config: 
         adapted.merged()
 
 
+@pytest.mark.proves("loftq", "olora", "pissa")
+@pytest.mark.parametrize("config", [PiSSA(rank=4), OLoRA(rank=4), LoftQ(rank=4)])
+def test_all_of_a_mixture_is_taken_apart_but_gates_of_one_output(config: Adapter) -> None:
+    options = SHAPE | EXPERTS | {"shared_expert_intermediate_size": 16}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2_moe", **options))
+    adapted = config.build(model=model, seed=0)
+    adapted.initialize(())
+    assert "shared_expert.up_proj.lora_A" in " ".join(adapted.trained())
+    assert "shared_expert_gate" not in " ".join(adapted.trained())
+
+
 @pytest.mark.proves("olora")
 @pytest.mark.parametrize("config", [PiSSA(rank=17), OLoRA(rank=17), LoftQ(rank=17)])
 def test_a_rank_that_a_weight_does_not_have_is_an_error(bench: Bench, config: Adapter) -> None:
-    with pytest.raises(GymError, match=r"_proj has no rank of 17"):
+    with pytest.raises(
+        GymError, match=r"_proj has no rank of 17[^\n]*\n.*rank of at most \d+, or name `target_modules`"
+    ):
         bench.begun(config)
 
 

@@ -80,13 +80,15 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
     def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return what `target_modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
 
-        peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank.
+        peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank. What takes
+        weights apart leaves out gates of one output, as a shared expert has, for they have no rank but one.
         """
         head = model.get_output_embeddings()
         found = [
             name
             for name, layer in model.named_modules()
             if isinstance(layer, self.target_types) and not isinstance(layer, nn.Embedding) and layer is not head
+            if not (self.starts_from_weights and isinstance(layer, nn.Linear) and layer.out_features == 1)
         ]
         if not found:
             kinds = " or ".join(kind.__name__ for kind in self.target_types)

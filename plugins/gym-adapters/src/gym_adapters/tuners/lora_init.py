@@ -81,5 +81,9 @@ def weight_of(name: str, layer: LoraLayer, rank: int) -> Tensor:
     check_floating(name, layer.get_base_layer(), "taken apart")
     weight = cast(Tensor, layer.get_base_layer().weight).detach().float()
     if rank > min(weight.shape):
-        raise GymError(f"{name} has no rank of {rank}: it is {weight.shape[0]} x {weight.shape[1]}", key="adapter.rank")
+        raise GymError(
+            f"{name} has no rank of {rank}: it is {weight.shape[0]} x {weight.shape[1]}",
+            key="adapter.rank",
+            fix=f"set a rank of at most {min(weight.shape)}, or name `target_modules` without it",
+        )
     return weight
