@@ -77,6 +77,14 @@ def test_every_sample_stays_what_it_was_and_no_beginning_is_left_twice(samples: 
         assert all(one[:LEAST] != other[:LEAST] or len(one) < LEAST for one, other in pairwise(ends))
 
 
+def test_samples_that_each_go_on_with_the_one_before_make_a_chain() -> None:
+    """A conversation with a row for each of its turns; more of them than calls may be nested."""
+    turns = 1500
+    pieces, prefixes = split([sample([*range(3, 3 + LEAST * (n + 1)), 1], 1) for n in range(turns)])
+    assert sum(len(each.tokens) for each in pieces) == LEAST * turns + turns
+    assert prefixes[:4] == (None, 0, 1, 2)
+
+
 def test_a_beginning_of_a_sample_in_segments_is_shared_too() -> None:
     first, second = sample([*SYSTEM, 50], 1), sample([*SYSTEM, 51], 1)
     answer = sample([60, 61], 2)

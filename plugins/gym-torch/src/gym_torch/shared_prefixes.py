@@ -46,8 +46,11 @@ def split(
     above: list[int | None] = []
     begins: dict[int, tuple[int, int | None]] = {}  # by sample: tokens before it, and the piece that they end with
 
-    def part(first: int, end: int, depth: int, before: int | None) -> None:
-        """Find what samples `first` to `end`, in their order, have in common beyond `depth` tokens, which `before` ends with."""
+    waiting: list[tuple[int, int, int, int | None]] = [(0, len(samples), 0, None)]
+    while (
+        waiting
+    ):  # samples in their order, which have `depth` tokens in common, the end of piece `before`: look for more
+        first, end, depth, before = waiting.pop()
         while first < end:
             last = first
             while last + 1 < end and common[last] - depth >= LEAST:
@@ -59,13 +62,11 @@ def split(
                 source = examples[samples[first].number]
                 shared.append(Piece(source.id, source.tokens[depth:deep], source.trained[depth:deep]))
                 above.append(before)
-                part(first, last + 1, deep, len(shared) - 1)
+                waiting.append((first, last + 1, deep, len(shared) - 1))
             first = last + 1
-
-    part(0, len(samples), 0, None)
     if not shared:
         return list(examples), given
-    rest, continued = [], []
+    rest, continued = list[Example](), list[int | None]()
     for number, (example, before) in enumerate(zip(examples, given, strict=True)):
         depth, ends = begins[number] if before is None else (0, before + len(shared))
         rest.append(Piece(example.id, example.tokens[depth:], example.trained[depth:]) if depth else example)
