@@ -103,7 +103,8 @@ def _config(path: Path) -> dict[str, Any]:
         raise GymError(f"{CONFIG} holds no options", where=str(path), fix="get the adapter again")
     rank, alpha = config.get("r"), config.get("lora_alpha")
     lora = config.get("peft_type") == "LORA"  # of any other kind `read_lora` says which it is
-    if lora and not (type(rank) is int and rank > 0 and type(alpha) in (int, float) and isfinite(alpha)):
+    sound = isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and isfinite(alpha)
+    if lora and (not sound or bool in (type(rank), type(alpha))):
         why = f"`r` is {rank!r} and `lora_alpha` {alpha!r}, which scale nothing"
         raise GymError(why, where=str(path / CONFIG), fix="put back the numbers that it was trained with")
     return config
