@@ -40,9 +40,10 @@ class LongLoraAdapter(LoraAdapter[LongLoRA]):
             name = next(name for name, module in model.named_modules() if module is embedding)
             extra = (name.rpartition(".")[2], *norm_names(model))
             config = config.model_copy(update={"modules_to_save": extra})
+        own = model.config._attn_implementation
+        attend_by(model, NAME)  # which runs the model, as it was loaded
         super().__init__(config, model, seed)
-        self._groups, self._own = config.groups, model.config._attn_implementation
-        attend_by(model, NAME)
+        self._groups, self._own = config.groups, own
         self._handle = self._watch()
 
     def low_rank(self) -> None:
