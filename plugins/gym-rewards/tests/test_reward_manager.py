@@ -127,9 +127,9 @@ def test_a_function_keeps_its_state_between_calls(judge, function):
         ("backtracks", "did not return within 1 s", "rows row-0 to row-3"),
         ("leaves", "exit status 7", "row row-0"),
         ("crashes", "exit status -6", "row row-0"),
-        ("sets", "a list with a number for each completion, and this one a set", "row row-0"),
-        ("maps", "a list with a number for each completion, and this one a dict", "row row-0"),
-        ("text", "a list with a number for each completion, and this one a str", "row row-0"),
+        ("sets", "returned '{1.0}'", "row row-0"),
+        ("maps", "returned '{0: 1.0}'", "row row-0"),
+        ("text", "returned '1'", "row row-0"),
     ],
 )
 def test_a_reward_that_fails_stops_the_run_with_its_name_and_the_row(judge, function, name, why, row):

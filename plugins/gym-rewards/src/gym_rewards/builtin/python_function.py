@@ -15,6 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from gym_core.component import load_object
 from gym_core.errors import GymError
 from gym_rewards.reward import Reward, RewardInput
+from gym_rewards.separate_process import plain
 from gym_rewards.source_check import located
 
 FIX = "write `package.module:function` or `path/file.py:function`"
@@ -115,7 +116,7 @@ class FunctionScore:
 
             scores = asyncio.run(_awaited(scores))
         try:
-            return [None if score is None else float(score) for score in scores]
+            return plain(scores)
         except (TypeError, ValueError):
             raise GymError(
                 f"{self.config.function} returned {str(scores)[:60]!r}",
