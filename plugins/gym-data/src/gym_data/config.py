@@ -177,6 +177,14 @@ class DatasetConfig(Data):
         """Return `streaming`."""
         return self.streaming
 
+    def in_memory(self) -> DatasetConfig:
+        """Return it without `streaming`."""
+        return self.model_copy(update={"streaming": False})
+
+    def answers_alone(self) -> DatasetConfig:
+        """Return it without what `train_on: all` adds."""
+        return self.model_copy(update={"train_on": "assistant"}) if self.train_on == "all" else self
+
     def measures_apart(self) -> bool:
         """Return `validation_apart`."""
         return self.validation_apart

@@ -49,6 +49,14 @@ class Data(Component):
         """
         return False
 
+    def in_memory(self) -> Data:
+        """Return the section with all rows in memory, where it streams them window by window. Default: itself."""
+        return self
+
+    def answers_alone(self) -> Data:
+        """Return the section under which answers alone are learnt: samples then tell where answers begin. Default: itself."""
+        return self
+
     def measures_apart(self) -> bool:
         """Whether what is held out is measured part by part as well: what it builds then has `validation_parts`, by name."""
         return False

@@ -15,7 +15,6 @@ import numpy as np
 
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
-from gym_data import DatasetConfig
 from gym_data.kinds import Data
 from gym_data.location import locate
 
@@ -50,20 +49,18 @@ def known(recipe: Recipe, everything: bool) -> Known:
     if not isinstance(data, Data) or "path" not in model:
         raise RecipeError("the recipe names no data, or no model to tokenise for", key="data")
     path = locate(model["path"], model.get("revision"), weights=False)
-    if (
-        isinstance(data, DatasetConfig) and data.streaming and everything
-    ):  # a stream holds its first window, not all rows
-        data = data.model_copy(update={"streaming": False})
+    if everything:
+        data = data.in_memory()
     prepared: Any = data.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
     held = prepared.validation
     if held is None and not everything:
         fix = "name rows: `data.validation_sources=FILE`; or take all of them: `rows=all`"
         raise RecipeError("nothing is held out", key="data.validation", fix=fix)
     samples = _of((prepared.train, held) if everything else (held,))
-    if isinstance(data, DatasetConfig) and data.train_on == "all":  # which does not tell where an answer begins
+    answers: Any = data.answers_alone()
+    if answers is not data:
         names = {_row(sample) for sample in samples}
-        told: Any = data.model_copy(update={"train_on": "assistant"})
-        apart = told.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
+        apart = answers.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
         samples = [sample for sample in _of((apart.train, apart.validation)) if _row(sample) in names]
     return _known(samples, data.tokenizer(path))
 
