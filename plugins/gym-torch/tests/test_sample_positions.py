@@ -16,7 +16,7 @@ from gym_testkit.architectures import build
 from gym_testkit.bench import Bench
 from gym_torch.batch import Piece
 from gym_torch.loop.sample_positions import SamplePositions
-from gym_torch.model.positions import stated, table
+from gym_torch.model.positions import table, trained
 
 
 @dataclass
@@ -47,7 +47,7 @@ def sample(length: int) -> Piece:
 
 def test_the_table_of_a_model_ends_the_run_before_a_step() -> None:
     model = build("gpt2")
-    assert stated(model) == table(model) == 128
+    assert trained(model) == table(model) == 128
     SamplePositions(model, "it").check(Samples([sample(128)]))
     with pytest.raises(
         DataError, match=r"1 of 2 samples are longer than the 128 positions .* one has 129 tokens"
@@ -65,13 +65,13 @@ def test_two_answers_begin_at_the_same_position() -> None:
 
 def test_positions_that_are_computed_are_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     model = build("llama")
-    assert (stated(model), table(model)) == (128, None)
+    assert (trained(model), table(model)) == (128, None)
     looked = SamplePositions(model, "it")
     for _ in range(2):
         looked.check(Samples([sample(130), sample(5)]))
     assert " ".join(capsys.readouterr().err.split()).count("1 of 2 samples are longer than the 128 positions") == 1
     model.config.rope_parameters["rope_type"] = "dynamic"  # which goes on as far as a text does
-    assert stated(model) is None
+    assert trained(model) is None
 
 
 def test_a_run_ends_before_its_first_step(bench: Bench) -> None:

@@ -37,6 +37,7 @@ from gym_torch.generation.decoding import Row
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import Job, Lane, Scheduler, model_lane
+from gym_torch.model import positions
 
 NO_END = 2**20  #: requests that may wait, and tokens of a model that names no limit
 AGAIN = 0.01  #: seconds until a variant is tried again that had no room beside those in use
@@ -236,7 +237,7 @@ class Served:
 
 def _longest(ready: Ready) -> int:
     """Return how many tokens prompt and answer may have."""
-    return getattr(ready.model.config.get_text_config(), "max_position_embeddings", None) or NO_END
+    return positions.stated(ready.model) or NO_END
 
 
 def _room(ready: Ready, prompt: int) -> int:

@@ -16,10 +16,8 @@ from typing import Any
 from gym_data.chat.answer_format import AnswerFormat
 
 BEGUN = re.compile(r"\s*([\[{]|$)")  #: what may yet become a call
-QUOTED, PLAIN = (
-    re.compile(r'["\\]'),
-    re.compile(r'["\[\]{}]'),
-)  #: what matters inside of a text of JSON, and outside of one
+QUOTED = re.compile(r'["\\]')  #: what matters inside of a text of JSON
+PLAIN = re.compile(r'["\[\]{}]')  #: and outside of one
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,9 @@ def split(
     above: list[int | None] = []
     begins: dict[int, tuple[int, int | None]] = {}  # by sample: tokens before it, and the piece that they end with
 
+    # Samples from one to another in their order, the tokens that they have in common, and the piece that these end with.
     waiting: list[tuple[int, int, int, int | None]] = [(0, len(samples), 0, None)]
-    while (
-        waiting
-    ):  # samples in their order, which have `depth` tokens in common, the end of piece `before`: look for more
+    while waiting:
         first, end, depth, before = waiting.pop()
         while first < end:
             last = first

@@ -25,6 +25,7 @@ from gym_torch.checkpoints.open_artifact import opened
 from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.precision_probe import device
+from gym_torch.model import positions
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in
@@ -89,7 +90,7 @@ def vocabulary_of(model: PreTrainedModel) -> int:
 
 def context_of(model: PreTrainedModel, limits: Limits) -> int:
     """Return how many tokens prompt and reply may have."""
-    said = getattr(model.config.get_text_config(), "max_position_embeddings", None) or UNBOUNDED
+    said = positions.stated(model) or UNBOUNDED
     return min(said, limits.max_context or said)
 
 

@@ -18,7 +18,7 @@ class SamplePositions:
 
     def __init__(self, model: PreTrainedModel, by: str) -> None:
         """Look for a model at what `by` prepared."""
-        self.stated, self.table, self.by = positions.stated(model), positions.table(model), by
+        self.trained, self.table, self.by = positions.trained(model), positions.table(model), by
         self.warned = False
 
     def check(self, examples: Examples) -> None:
@@ -26,19 +26,19 @@ class SamplePositions:
 
         Tokens are counted along what each segment continues: two answers to one prompt begin at the same position.
         """
-        stated = self.stated
-        if stated is None or (self.warned and self.table is None):
+        trained = self.trained
+        if trained is None or (self.warned and self.table is None):
             return
-        most = [_positions(examples, int(number)) for number in np.flatnonzero(examples.lengths > stated)]
-        longer = sum(each > stated for each in most)
+        most = [_positions(examples, int(number)) for number in np.flatnonzero(examples.lengths > trained)]
+        longer = sum(each > trained for each in most)
         if not longer:
             return
         found = (
-            f"{longer:,} of {len(examples):,} samples are longer than the {stated:,} positions of the model, "
+            f"{longer:,} of {len(examples):,} samples are longer than the {trained:,} positions of the model, "
             f"one has {max(most):,} tokens"
         )
         if self.table is not None:
-            raise DataError(found, where=self.by, key="data.cutoff", fix=f"set `data: {{cutoff: {stated}}}`")
+            raise DataError(found, where=self.by, key="data.cutoff", fix=f"set `data: {{cutoff: {trained}}}`")
         warn(f"{found}: set `data.cutoff`, or `model.rope_scaling` where it has rotary positions")
         self.warned = True
 

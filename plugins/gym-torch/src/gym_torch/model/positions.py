@@ -9,11 +9,14 @@ _SPARE = 2  #: rows at the beginning of some tables that stand for no position
 
 
 def stated(model: PreTrainedModel) -> int | None:
-    """Return for how many positions a model is made; None where its configuration does not say, or they go on with the text."""
-    shape = model.config.get_text_config()
-    if (getattr(shape, "rope_parameters", None) or {}).get("rope_type") == "dynamic":
-        return None
-    return getattr(shape, "max_position_embeddings", None) or None
+    """Return for how many positions a model is made; None where its configuration does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def trained(model: PreTrainedModel) -> int | None:
+    """Return the positions that a model was trained on; None where nobody knows, or they go on with the text (dynamic RoPE)."""
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    return None if rope.get("rope_type") == "dynamic" else stated(model)
 
 
 def table(model: PreTrainedModel) -> int | None:
