@@ -6,29 +6,9 @@
  * (arXiv:2205.14135), scores and sums in fp32. One task is a tree of segments and one head of keys, whose blocks are taken in one
  * fixed order: bits of a result depend neither on threads nor on the other segments of the row.
  */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "lanes.h"
 
-typedef int64_t Int;
-#ifdef GYM_FP32
-typedef float Number;
-#else
-typedef uint16_t Number; /* bf16 */
-#endif
-typedef uint32_t Word; /* what a product multiplies at once: two numbers of bf16 from rows or columns next to each other, or one of fp32 */
-#if defined(__AVX512F__)
-#define LANES 16
-#else
-#define LANES 8 /* compilers make poor code of vectors that are wider than those of the processor */
-#endif
-typedef float Floats __attribute__((vector_size(4 * LANES))); /* of as many queries */
-typedef Word Words __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef Number Numbers __attribute__((vector_size(LANES * sizeof(Number))));
-
-enum { UNIT = 32, BLOCK = 64, VECTORS = BLOCK / LANES, STEP = sizeof(Word) / sizeof(Number) };
+enum { UNIT = 32, BLOCK = 64, VECTORS = BLOCK / LANES };
 enum { START, LENGTH, PARENT, POSITION, PLACE, NODE }; /* of a segment; PLACE is where its keys begin in what a task packs */
 enum { QUERY, KEY, VALUE, OUT, D_OUT, D_QUERY, D_KEY, D_VALUE, TENSORS };
 
@@ -52,12 +32,6 @@ typedef struct {
     Word *joined;                            /* [BLOCK / STEP][BLOCK] */
     void *memory;
 } Scratch;
-
-static inline Floats loaded(const float *x) {
-    Floats found;
-    memcpy(&found, x, sizeof found);
-    return found;
-}
 
 #if defined(__AMX_BF16__) && !defined(GYM_FP32) && !defined(GYM_PLAIN)
 #include <immintrin.h>
@@ -113,7 +87,6 @@ static inline Floats added(Floats sum, Word a, const Word *b) {
     return sum + number * numbers;
 }
 #elif defined(__AVX512BF16__) && !defined(GYM_PLAIN)
-#include <immintrin.h>
 const char *gym_kernel(void) { return "avx512_bf16"; }
 static inline Floats added(Floats sum, Word a, const Word *b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)_mm512_loadu_si512(b));
@@ -155,97 +128,17 @@ static __attribute__((noinline)) void multiply(float *c, Int c_row, Int m, Int n
 #endif
 
 static inline Int filled(Int count) { return (count + UNIT - 1) / UNIT * UNIT; }
-static inline Int least(Int a, Int b) { return a < b ? a : b; }
-static inline Floats all(float x) { return x - (Floats){0}; }
-static inline Floats chosen(Ints mask, Floats yes, Floats no) { return (Floats)((mask & (Ints)yes) | (~mask & (Ints)no)); }
-static inline Floats larger(Floats a, Floats b) { return chosen(a > b, a, b); }
-
-/* 2 to the power of x as `whole` * (1 + what is returned): a polynomial for what the nearest whole number leaves, which is within 1.2e-7
- * of what it stands for, also near 0. x is taken for -126 or 127 where it is outside. */
-static inline Floats rest(Floats x, Floats *whole) {
-    Floats low = all(-126), high = all(127), magic = all(12582912);
-    Floats inside = chosen(x < low, low, chosen(x > high, high, x));
-    Floats shifted = inside + magic, f = inside - (shifted - magic);
-    Floats y = all(1.54035122e-4f) * f + 1.33907353e-3f;
-    y = ((y * f + 9.61823761e-3f) * f + 5.55035733e-2f) * f + 2.40226492e-1f;
-    *whole = (Floats)((Ints)all(1) + ((Ints)shifted << 23));
-    return (y * f + 6.93147182e-1f) * f;
-}
-/* 2 to the power of x, 0 below 2 ** -126. */
-static inline Floats power(Floats x) {
-    Floats whole, part = rest(x, &whole);
-    return (Floats)(~(x < -126) & (Ints)(whole + whole * part));
-}
-/* tanh(x / 2.88539008), which is (p - 1) / (p + 1) for p = 2 to the power of x, with all digits where x is small. */
-static inline Floats tanh2(Floats x) {
-    Floats whole, part = rest(x, &whole), less = whole * part + (whole - 1);
-    return less / (less + 2);
-}
-
-#ifdef GYM_FP32
-static inline Words rounded(Floats x) { return (Words)x; } /* to what a tensor holds, in a word */
-static inline Words joined(const Words *x) { return x[0]; }
-static inline Numbers kept(Words x) { return (Numbers)x; }
-static inline Floats widened(const Number *x) { return loaded(x); }
-static inline Words words(const Number *x, Int stride) { return (Words)loaded(x); }
-#else
-static inline Words rounded(Floats x) { /* to what a tensor holds, to the nearest, ties to even */
-    Words bits = (Words)x;
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-static inline Words joined(const Words *x) { return x[0] | x[1] << 16; }
-static inline Numbers kept(Words x) { return __builtin_convertvector(x, Numbers); }
-static inline Words each(const Number *x) {
-    Numbers found;
-    memcpy(&found, x, sizeof found);
-    return __builtin_convertvector(found, Words);
-}
-static inline Floats widened(const Number *x) { return (Floats)(each(x) << 16); }
-static inline Words words(const Number *x, Int stride) { return each(x) | each(x + stride) << 16; }
-#endif
-static inline void put(Number *to, Floats x, Int count) { /* the first `count` of them */
-    Numbers numbers = kept(rounded(x));
-    memcpy(to, &numbers, least(LANES, count) * sizeof *to);
-}
-
-/* Exchanges rows and columns of LANES x LANES words: one bit of their numbers after the other. */
-#define EXCHANGE(BIT, ...) \
-    for (int r = 0; r < LANES; r++) \
-        if (!(r & BIT)) { \
-            Words a = x[r], b = x[r | BIT]; \
-            x[r] = __builtin_shufflevector(a, b, __VA_ARGS__); \
-            x[r | BIT] = OTHER(a, b, BIT, __VA_ARGS__); \
-        }
-#if LANES == 16
-#define OTHER(a, b, BIT, A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P) \
-    __builtin_shufflevector(a, b, A + BIT, B + BIT, C + BIT, D + BIT, E + BIT, F + BIT, G + BIT, H + BIT, I + BIT, J + BIT, \
-                            K + BIT, L + BIT, M + BIT, N + BIT, O + BIT, P + BIT)
-static inline void exchange(Words x[LANES]) {
-    EXCHANGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
-    EXCHANGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
-    EXCHANGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
-    EXCHANGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-}
-#else
-#define OTHER(a, b, BIT, A, B, C, D, E, F, G, H) \
-    __builtin_shufflevector(a, b, A + BIT, B + BIT, C + BIT, D + BIT, E + BIT, F + BIT, G + BIT, H + BIT)
-static inline void exchange(Words x[LANES]) {
-    EXCHANGE(1, 0, 8, 2, 10, 4, 12, 6, 14)
-    EXCHANGE(2, 0, 1, 8, 9, 4, 5, 12, 13)
-    EXCHANGE(4, 0, 1, 2, 3, 8, 9, 10, 11)
-}
-#endif
-
 static inline const Number *rows_of(const Row *row, int tensor, Int head, Int token) {
     return row->data[tensor] + head * row->head[tensor] + token * row->token[tensor];
 }
 
 /* Copies of `count` rows [dim], filled up with zeros. */
 static void pack_rows(const Number *from, Int stride, Int count, Int dim, Int width, Number *to) {
-    for (Int i = 0; i < filled(count); i++) {
-        memset(to + i * width, 0, width * sizeof *to);
-        if (i < count) memcpy(to + i * width, from + i * stride, dim * sizeof *to);
-    }
+    for (Int i = 0; i < filled(count); i++)
+        for (Int d = 0; d < width; d += LANES) {
+            Numbers numbers = first(from + i * stride + d, i < count ? dim - d : 0);
+            memcpy(to + i * width + d, &numbers, sizeof numbers);
+        }
 }
 /* The same with rows and columns exchanged, from rows that are packed already. */
 static void pack_columns(const Number *rows, Int count, Int width, Number *to, Int to_row) {
@@ -290,25 +183,10 @@ static void write_rows(const float *sums, const float *factors, Int count, Int d
 /* The product of two vectors of `dim` numbers. */
 static float product(const Number *a, const Number *b, Int dim) {
     Floats sums = {0};
-    for (Int d = 0; d < dim; d += LANES) {
-        Number left[LANES] = {0}, right[LANES] = {0};
-        memcpy(left, a + d, least(LANES, dim - d) * sizeof *a);
-        memcpy(right, b + d, least(LANES, dim - d) * sizeof *b);
-        sums += widened(left) * widened(right);
-    }
+    for (Int d = 0; d < dim; d += LANES) sums += widened(first(a + d, dim - d)) * widened(first(b + d, dim - d));
     float sum = 0;
     for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
     return sum;
-}
-
-/* Which queries of a vector see a key: those from `low` to `high`, both counted from the first of them. */
-static inline Ints seen(Int low, Int high) {
-#if LANES == 16
-    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#else
-    const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7};
-#endif
-    return (lane >= (int32_t)(low < 0 ? 0 : least(low, LANES))) & (lane < (int32_t)(high < 0 ? 0 : least(high, LANES)));
 }
 
 /* A block: some keys of segment `of` and some queries of segment `own`. */
@@ -316,15 +194,16 @@ typedef struct {
     const Int *own, *of;
     Int query, queries, key, keys;
     int whole; /* every query sees every key, and both fill it */
+    Int late;  /* keys from here on are seen by queries from here on alone; 0: nothing is known of that */
 } Block;
 
-static inline Ints mask(const Row *row, const Block *block, Int r, Int lane) {
-    if (block->whole) return (Ints){0} - 1;
-    if (r >= block->keys) return (Ints){0};
+/* Which of the LANES queries from `lane` on see key `r`, where the block is not whole. */
+static inline Mask mask(const Row *row, const Block *block, Int r, Int lane) {
+    if (r >= block->keys) return lanes(0, 0);
     Int key = block->of[POSITION] + block->key + r, query = block->own[POSITION] + block->query + lane;
     Int last = block->queries - lane;
     if (row->window) last = least(last, row->window + key - query);
-    return seen(key - query, last);
+    return lanes(key - query, last);
 }
 
 /* The next block of keys that some of the queries see; 0 when there is none. Own keys come first, then those of prefixes. */
@@ -340,6 +219,7 @@ static int next(const Row *row, Block *block) {
         block->keys = least(BLOCK, end - block->key);
         Int oldest = block->of[POSITION] + block->key, newest = oldest + block->keys - 1, query = block->own[POSITION] + block->query;
         Int all_near = !row->window || query + BLOCK - 1 - oldest < row->window;
+        block->late = block->of == block->own && block->key == block->query && block->keys > UNIT ? UNIT : 0;
         block->whole = newest <= query && all_near && block->queries == BLOCK && block->keys == BLOCK;
         if (!row->window || query - newest < row->window) return 1;
     }
@@ -359,14 +239,92 @@ static inline Floats rounded_now(Floats x) {
 }
 
 /* A score to the base of 2, and what a change of it counts behind the cap. */
-static inline Floats capped(const Row *row, Floats product, Floats *slope) {
+static inline Floats capped(const Row *row, Floats product, Floats *slope, int cap) {
     Floats score = product * row->scale;
     *slope = all(1);
-    if (row->cap > 0) {
+    if (cap) {
         Floats t = tanh2(score * (2.88539008f / row->cap));
         score = t * row->cap, *slope = 1 - t * t;
     }
     return rounded_now(score * 1.44269504f);
+}
+
+/* Keys of a block, filled up, that queries from `query` on may see; and the first query that may see key `key`. */
+static inline Int keys_of(const Block *block, Int query) { return query < block->late ? block->late : filled(block->keys); }
+static inline Int query_of(const Block *block, Int key) { return block->late && key >= block->late ? block->late : 0; }
+
+/* Products of a block, without what nobody sees. By key and query, c = a b: a [keys][width], b in words [width / STEP][BLOCK]. */
+static void multiply_width(const Block *block, float *c, Int width, const Number *a, const Word *b) {
+    Int late = block->late, tall = filled(block->keys), wide = filled(block->queries);
+    multiply(c, BLOCK, keys_of(block, 0), wide, width, a, width, b, BLOCK, 0);
+    if (late) multiply(c + late * BLOCK + late, BLOCK, tall - late, wide - late, width, a + late * width, width, b + late, BLOCK, 0);
+}
+/* By number and query, c += a b: a [width][keys], b in words [keys / STEP][BLOCK]. */
+static void multiply_keys(const Block *block, float *c, Int width, const Number *a, Int a_row, const Word *b) {
+    Int late = block->late, wide = filled(block->queries);
+    multiply(c, BLOCK, width, late ? late : wide, keys_of(block, 0), a, a_row, b, BLOCK, 1);
+    if (late) multiply(c + late, BLOCK, width, wide - late, filled(block->keys), a, a_row, b + late, BLOCK, 1);
+}
+/* By key and number, c += a b: a [keys][BLOCK], b in words [queries / STEP][width]. */
+static void multiply_queries(const Block *block, float *c, Int width, const Number *a, const Word *b) {
+    Int late = block->late, tall = filled(block->keys), wide = filled(block->queries);
+    multiply(c, width, keys_of(block, 0), width, wide, a, BLOCK, b, width, 1);
+    if (late) multiply(c + late * width, width, tall - late, width, wide - late, a + late * BLOCK + late, BLOCK, b + late / STEP * width, width, 1);
+}
+
+/* What follows is compiled for each kind of block: `cap` says whether scores are capped, `whole` whether each query sees each key. */
+#define EACH_KIND(FUNCTION, ROW, BLOCK_OF, ...) \
+    ((ROW)->cap > 0 ? ((BLOCK_OF)->whole ? FUNCTION(ROW, BLOCK_OF, __VA_ARGS__, 1, 1) : FUNCTION(ROW, BLOCK_OF, __VA_ARGS__, 1, 0)) \
+                    : ((BLOCK_OF)->whole ? FUNCTION(ROW, BLOCK_OF, __VA_ARGS__, 0, 1) : FUNCTION(ROW, BLOCK_OF, __VA_ARGS__, 0, 0)))
+
+/* From the scores of a block to weights, in words: 2 to the power of a score less `top` of its query, which are summed in `sum`. */
+static inline __attribute__((always_inline)) void weigh(const Row *row, const Block *block, Scratch *s, Floats *top, Floats *sum, int cap, int whole) {
+    for (Int v = 0; v < filled(block->queries); v += LANES, top++, sum++) {
+        Int width = filled(row->dim), tall = keys_of(block, v);
+        Floats most = *top, slope;
+        for (Int r = 0; r < least(tall, block->keys); r++) {
+            Floats score = capped(row, loaded(s->scores + r * BLOCK + v), &slope, cap);
+            if (!whole) score = chosen(mask(row, block, r, v), score, all(-1e30f));
+            memcpy(s->scores + r * BLOCK + v, &score, sizeof score);
+            most = larger(score, most);
+        }
+        if (any_above(most, *top + 8)) { /* a weight of up to 256 is as exact as one of 1, so sums are seldom scaled */
+            Floats factor = power(*top - most);
+            *top = most, *sum *= factor;
+            for (Int d = 0; d < width; d++) {
+                Floats scaled = loaded(s->sums + d * BLOCK + v) * factor;
+                memcpy(s->sums + d * BLOCK + v, &scaled, sizeof scaled);
+            }
+        }
+        for (Int r = 0; r < tall; r += STEP) {
+            Floats weights[STEP];
+            for (int o = 0; o < STEP; o++) {
+                weights[o] = power(loaded(s->scores + (r + o) * BLOCK + v) - *top);
+                if (!whole) weights[o] = zeroed(mask(row, block, r + o, v), weights[o]);
+                *sum += weights[o];
+            }
+            Words word = joined(weights);
+            memcpy(s->joined + r / STEP * BLOCK + v, &word, sizeof word);
+        }
+    }
+}
+
+/* The weights of a block once more, and the gradient of its scores, in rows and in words. */
+static inline __attribute__((always_inline)) void weigh_again(const Row *row, const Block *block, Scratch *s, const float *lse, const float *delta, int cap, int whole) {
+    for (Int r = 0; r < filled(block->keys); r += STEP)
+        for (Int v = query_of(block, r); v < filled(block->queries); v += LANES) {
+            Floats changes[STEP];
+            for (int o = 0; o < STEP; o++) {
+                Int at = (r + o) * BLOCK + v;
+                Floats slope, weight = power(capped(row, loaded(s->scores + at), &slope, cap) - loaded(lse + v));
+                if (!whole) weight = zeroed(mask(row, block, r + o, v), weight);
+                changes[o] = weight * (loaded(s->d_scores + at) - loaded(delta + v));
+                if (cap) changes[o] *= slope;
+                put(s->weights + at, weight, LANES), put(s->d_weights + at, changes[o], LANES);
+            }
+            Words word = joined(changes);
+            memcpy(s->joined + r / STEP * BLOCK + v, &word, sizeof word);
+        }
 }
 
 static void forward(const Row *row, Scratch *s, Int tree, Int kv_head) {
@@ -385,45 +343,21 @@ static void forward(const Row *row, Scratch *s, Int tree, Int kv_head) {
             for (Int query = 0; query < own[LENGTH]; query += BLOCK) {
                 Int count = least(BLOCK, own[LENGTH] - query), wide = filled(count), start = own[START] + query;
                 pack_words(rows_of(row, QUERY, head, start), row->token[QUERY], count, row->dim, width, s->query_t, 0, s->weights);
-                Floats most[VECTORS], sum[VECTORS], slope;
-                for (int v = 0; v < VECTORS; v++) most[v] = all(-1e30f), sum[v] = all(0);
+                Floats top[VECTORS], sum[VECTORS];
+                for (int v = 0; v < VECTORS; v++) top[v] = all(-1e30f), sum[v] = all(0);
                 memset(s->sums, 0, width * BLOCK * sizeof *s->sums);
-                Block block = {own, own, query, count, -BLOCK, 0};
+                Block block = {own, own, query, count, -BLOCK};
                 while (next(row, &block)) {
-                    Int tall = filled(block.keys), place = block.of[PLACE] + block.key;
-                    multiply(s->scores, BLOCK, tall, wide, width, s->key + place * width, width, s->query_t, BLOCK, 0);
-                    for (Int v = 0; v < wide / LANES; v++) {
-                        Floats before = most[v];
-                        for (Int r = 0; r < block.keys; r++) {
-                            Floats score = capped(row, loaded(s->scores + r * BLOCK + v * LANES), &slope);
-                            score = chosen(mask(row, &block, r, v * LANES), score, all(-1e30f));
-                            memcpy(s->scores + r * BLOCK + v * LANES, &score, sizeof score);
-                            most[v] = larger(score, most[v]);
-                        }
-                        Floats kept = power(before - most[v]);
-                        sum[v] *= kept;
-                        for (Int r = 0; r < tall; r += STEP) {
-                            Words rows[STEP];
-                            for (int o = 0; o < STEP; o++) {
-                                Floats weight = power(loaded(s->scores + (r + o) * BLOCK + v * LANES) - most[v]);
-                                weight = (Floats)((Ints)weight & mask(row, &block, r + o, v * LANES));
-                                sum[v] += weight, rows[o] = rounded(weight);
-                            }
-                            Words word = joined(rows);
-                            memcpy(s->joined + r / STEP * BLOCK + v * LANES, &word, sizeof word);
-                        }
-                        for (Int d = 0; d < width; d++) {
-                            Floats scaled = loaded(s->sums + d * BLOCK + v * LANES) * kept;
-                            memcpy(s->sums + d * BLOCK + v * LANES, &scaled, sizeof scaled);
-                        }
-                    }
-                    multiply(s->sums, BLOCK, width, wide, tall, s->key_t + place, row->size, s->joined, BLOCK, 1);
+                    Int place = block.of[PLACE] + block.key;
+                    multiply_width(&block, s->scores, width, s->key + place * width, s->query_t);
+                    EACH_KIND(weigh, row, &block, s, top, sum);
+                    multiply_keys(&block, s->sums, width, s->key_t + place, row->size, s->joined);
                 }
                 float factors[BLOCK];
                 for (Int i = 0; i < wide; i++) {
                     float total = sum[i / LANES][i % LANES];
                     factors[i] = 1 / total;
-                    if (i < count) row->lse[head * row->tokens + start + i] = most[i / LANES][i % LANES] + log2f(total);
+                    if (i < count) row->lse[head * row->tokens + start + i] = top[i / LANES][i % LANES] + log2f(total);
                 }
                 write_rows(s->sums, factors, count, row->dim, (Number *)rows_of(row, OUT, head, start), row->token[OUT]);
             }
@@ -458,28 +392,15 @@ static void backward(const Row *row, Scratch *s, Int tree, Int kv_head) {
                     scales[i] = row->scale;
                 }
                 memset(s->sums, 0, width * BLOCK * sizeof *s->sums);
-                Block block = {own, own, query, count, -BLOCK, 0};
+                Block block = {own, own, query, count, -BLOCK};
                 while (next(row, &block)) {
-                    Int tall = filled(block.keys), place = block.of[PLACE] + block.key;
-                    multiply(s->scores, BLOCK, tall, wide, width, s->key + place * width, width, s->query_t, BLOCK, 0);
-                    multiply(s->d_scores, BLOCK, tall, wide, width, s->value + place * width, width, s->d_out_t, BLOCK, 0);
-                    for (Int r = 0; r < tall; r += STEP)
-                        for (Int v = 0; v < wide; v += LANES) {
-                            Words rows[STEP];
-                            for (int o = 0; o < STEP; o++) {
-                                Int at = (r + o) * BLOCK + v;
-                                Floats slope, score = capped(row, loaded(s->scores + at), &slope);
-                                Floats weight = (Floats)((Ints)power(score - loaded(lse + v)) & mask(row, &block, r + o, v));
-                                Floats change = weight * (loaded(s->d_scores + at) - loaded(delta + v)) * slope;
-                                rows[o] = rounded(change);
-                                put(s->weights + at, weight, LANES), put(s->d_weights + at, change, LANES);
-                            }
-                            Words word = joined(rows);
-                            memcpy(s->joined + r / STEP * BLOCK + v, &word, sizeof word);
-                        }
-                    multiply(s->d_value + place * width, width, tall, width, wide, s->weights, BLOCK, s->d_out, width, 1);
-                    multiply(s->d_key + place * width, width, tall, width, wide, s->d_weights, BLOCK, s->query, width, 1);
-                    multiply(s->sums, BLOCK, width, wide, tall, s->key_t + place, row->size, s->joined, BLOCK, 1);
+                    Int place = block.of[PLACE] + block.key;
+                    multiply_width(&block, s->scores, width, s->key + place * width, s->query_t);
+                    multiply_width(&block, s->d_scores, width, s->value + place * width, s->d_out_t);
+                    EACH_KIND(weigh_again, row, &block, s, lse, delta);
+                    multiply_queries(&block, s->d_value + place * width, width, s->weights, s->d_out);
+                    multiply_queries(&block, s->d_key + place * width, width, s->d_weights, s->query);
+                    multiply_keys(&block, s->sums, width, s->key_t + place, row->size, s->joined);
                 }
                 write_rows(s->sums, scales, count, row->dim, (Number *)rows_of(row, D_QUERY, head, start), row->token[D_QUERY]);
             }

@@ -163,7 +163,7 @@ def functions() -> Sequence[KernelFunctions]:
 
 @cache
 def _functions(own: Kernel, dtype: torch.dtype) -> KernelFunctions:
-    version = SOURCE.read_text(encoding="utf-8")
+    version = native_code.text(SOURCE).decode()
     return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({dtype}), attention=own.attend)
 
 
