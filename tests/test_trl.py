@@ -51,6 +51,7 @@ class Case:
 CASES = {
     "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
     "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, GRPOLoss(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
+    "grpo with dual clip": Case({"loss_type": "grpo", "delta": 1.3}, GRPOLoss(GRPO(rewards=REWARDS, delta=1.3), PACKED)),
     "dr_grpo": Case(
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
         DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
@@ -70,6 +71,10 @@ CASES = {
     "gspo": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
         GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03), PACKED),
+    ),
+    "gspo with dual clip": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03, "delta": 1.04},
+        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, delta=1.04), PACKED),
     ),
     # TRL would correct its KL by the ratio of whole answers.
     "gspo with k3": Case(

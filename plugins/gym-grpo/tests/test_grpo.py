@@ -48,13 +48,14 @@ def answers() -> list[Rollout]:
     return made
 
 
-def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float) -> Tensor:
-    """Return PPO's loss of each token."""
+def clipped(log_probs: Tensor, answer: Rollout, low: float, high: float, dual: float = math.inf) -> Tensor:
+    """Return PPO's loss of each token, with dual clip (arXiv:1912.09729)."""
     each, advantage = [], float(answer.columns["advantages"][0])
     for log_prob, old in zip(log_probs, answer.columns["old_log_probs"].tolist(), strict=True):
         ratio = torch.exp(log_prob - old)
         bounded = torch.clamp(ratio, 1 - low, 1 + high)
-        each.append(-torch.minimum(ratio * advantage, bounded * advantage))
+        value = torch.minimum(ratio * advantage, bounded * advantage)
+        each.append(-(value.clamp(min=dual * advantage) if advantage < 0 else value))
     return torch.stack(each)
 
 
@@ -70,6 +71,12 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
     "grpo": (
         GRPOLoss(GRPO(rewards=REWARDS)),
         lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.mean,
+        4,
+    ),
+    "grpo with dual clip": (
+        GRPOLoss(GRPO(rewards=REWARDS, epsilon=0.1, delta=1.15)),
+        lambda scores, answer: clipped(scores, answer, 0.1, 0.1, 1.15),
         torch.mean,
         4,
     ),
@@ -131,11 +138,19 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
     if isinstance(objective.config, CISPO):
         wanted = sum(value > 1.2 for value in ratio)
     else:
-        high = 1 + objective.config.clip_range()[1]
-        wanted = sum((r < 0.8 and a < 0) or (r > high and a > 0) for r, a in zip(ratio, each, strict=True))
+        (below, above), dual = objective.config.clip_range(), objective.config.delta or math.inf
+        pairs = list(zip(ratio, each, strict=True))
+        wanted = sum((a < 0 and not 1 - below <= r <= dual) or (r > 1 + above and a > 0) for r, a in pairs)
+        assert (dual < math.inf) == any(a < 0 and r > dual for r, a in pairs)
     (name,) = metrics.keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}
     assert [float(each) for each in metrics[name].numbers()] == [wanted, len(ratio)]
     assert 0 < wanted < len(ratio)
+
+
+def test_a_dual_clip_lies_beyond_the_clip() -> None:
+    assert DAPO(rewards=REWARDS, delta=1.29).delta == 1.29
+    with pytest.raises(ValueError, match="`delta` is a ratio"):
+        DAPO(rewards=REWARDS, delta=1.28)
 
 
 def test_naming_dapo_is_all_that_it_needs() -> None:

@@ -96,8 +96,7 @@ def test_the_geometry_of_the_clip(ratio: float, advantage: float, dual: float | 
     assert float(loss) == pytest.approx(wanted, abs=1e-12)
     slope = float(gradient(loss.sum(), log_probs))
     assert slope == pytest.approx(0.0 if held else -advantage * ratio, abs=1e-12)
-    if dual is None:
-        assert bool(policy_losses.is_clipped(torch.tensor([ratio]), a, 0.2, 0.3)) == held
+    assert bool(policy_losses.is_clipped(torch.tensor([ratio]), a, 0.2, 0.3, dual)) == held
 
 
 def test_cispo_caps_the_weight_and_keeps_the_gradient() -> None:

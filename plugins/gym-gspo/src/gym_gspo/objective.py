@@ -29,8 +29,8 @@ class GSPOTokenLoss(PolicyObjective):
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
-        (low, high), owner, each = self.config.clip_range(), batch.owner, batch.advantages
+        (low, high), dual, owner, each = self.config.clip_range(), self.config.delta, batch.owner, batch.advantages
         ratio = mean_ratio(log_probs.detach(), batch.old_log_probs, owner, batch.responses)[owner]
-        held = policy_losses.is_clipped(ratio, each, low, high)
-        loss = policy_losses.gspo_token(log_probs, batch.old_log_probs, each, owner, batch.responses, low, high)
+        held = policy_losses.is_clipped(ratio, each, low, high, dual)
+        loss = policy_losses.gspo_token(log_probs, batch.old_log_probs, each, owner, batch.responses, low, high, dual)
         return {"loss": loss, "clip_ratio/region_mean": held.float()}

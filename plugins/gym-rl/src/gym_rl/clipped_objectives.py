@@ -22,8 +22,9 @@ class ClippedTokens(PolicyObjective):
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.advantages
         ratio = token_ratio(log_probs, batch.old_log_probs)
-        held = policy_losses.is_clipped(ratio.detach(), each, low, high)
-        return {"loss": policy_losses.clipped_surrogate(ratio, each, low, high), "clip_ratio/region_mean": held.float()}
+        held = policy_losses.is_clipped(ratio.detach(), each, low, high, self.config.delta)
+        loss = policy_losses.clipped_surrogate(ratio, each, low, high, self.config.delta)
+        return {"loss": loss, "clip_ratio/region_mean": held.float()}
 
 
 class ClippedSequences(PolicyObjective):
@@ -35,6 +36,6 @@ class ClippedSequences(PolicyObjective):
         """Return the loss of each token's completion, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.sequence_advantages
         ratio = mean_ratio(log_probs, batch.old_log_probs, batch.owner, batch.responses)
-        held = policy_losses.is_clipped(ratio.detach(), each, low, high)
-        loss = policy_losses.clipped_surrogate(ratio, each, low, high)
+        held = policy_losses.is_clipped(ratio.detach(), each, low, high, self.config.delta)
+        loss = policy_losses.clipped_surrogate(ratio, each, low, high, self.config.delta)
         return {"loss": loss[batch.owner], "clip_ratio/region_mean": held.float()[batch.owner]}

@@ -23,9 +23,10 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float
     return loss if dual is None else torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)
 
 
-def is_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """Return whether clipping takes the gradient away: a bool for each ratio."""
-    return ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+def is_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
+    """Return whether `clipped_surrogate` takes the gradient away: a bool for each ratio."""
+    held = ((ratio < 1 - low) & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
+    return held if dual is None else held | ((ratio > dual) & (advantages < 0))
 
 
 def ppo(
@@ -43,7 +44,14 @@ def gspo(
 
 
 def gspo_token(
-    log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
+    log_probs: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    owner: Tensor,
+    count: int,
+    low: float,
+    high: float,
+    dual: float | None = None,
 ) -> Tensor:
     """Return the loss of each token, `[n]`, for advantages `[n]`: GSPO-token, arXiv:2507.18071, equation 13.
 
@@ -51,7 +59,7 @@ def gspo_token(
     advantage, the mean over its tokens is GSPO's loss in value and gradient.
     """
     whole = mean_ratio(log_probs, old, owner, count).detach()[owner]
-    return clipped_surrogate(whole * (log_probs - log_probs.detach()).exp(), advantages, low, high)
+    return clipped_surrogate(whole * (log_probs - log_probs.detach()).exp(), advantages, low, high, dual)
 
 
 def cispo(log_probs: Tensor, old: Tensor, advantages: Tensor, cap: float) -> Tensor:
