@@ -23,6 +23,7 @@ ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
 #: One algorithm for each objective, which decides what is logged.
 KINDS = sorted({kind.objective: name for name, kind in sorted(ALGORITHMS.items(), reverse=True)}.values())
 ROLLOUTS = {"max_new_tokens": 4, "group_size": 2, "max_resample": 1, "on_error": "mask", "beta": 0.1}
+ROLLOUTS |= {"off_policy_mask_threshold": 0.1}
 JUDGE = """
 def judge(completions, log_metric):
     log_metric("spaces", sum(text.count(" ") for text in completions))

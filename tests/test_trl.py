@@ -52,6 +52,10 @@ CASES = {
     "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
     "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, GRPOLoss(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
     "grpo with dual clip": Case({"loss_type": "grpo", "delta": 1.3}, GRPOLoss(GRPO(rewards=REWARDS, delta=1.3), PACKED)),
+    "grpo with an off-policy mask": Case(
+        {"loss_type": "grpo", "off_policy_mask_threshold": 0.01, "beta": 0.1},
+        GRPOLoss(GRPO(rewards=REWARDS, off_policy_mask_threshold=0.01, beta=0.1), PACKED),
+    ),
     "dr_grpo": Case(
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
         DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),

@@ -66,6 +66,13 @@ def weighted(log_probs: Tensor, answer: Rollout, cap: float) -> Tensor:
     return torch.stack(each)
 
 
+def near(log_probs: Tensor, answer: Rollout, bound: float) -> Tensor:
+    """Return PPO's loss of each token, none of a bad answer that the policy left behind (arXiv:2512.02556, equation 9)."""
+    left = (torch.from_numpy(answer.columns["sampling_log_probs"]).double() - log_probs.detach()).mean()
+    kept = float(answer.columns["advantages"][0]) >= 0 or left <= bound
+    return clipped(log_probs, answer, 0.2, 0.2) * kept
+
+
 #: objective, loss of the tokens of an answer, what of it is added up, and the denominator of the step
 CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Callable[[Tensor], Tensor], float]] = {
     "grpo": (
@@ -77,6 +84,12 @@ CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Cal
     "grpo with dual clip": (
         GRPOLoss(GRPO(rewards=REWARDS, epsilon=0.1, delta=1.15)),
         lambda scores, answer: clipped(scores, answer, 0.1, 0.1, 1.15),
+        torch.mean,
+        4,
+    ),
+    "grpo with an off-policy mask": (
+        GRPOLoss(GRPO(rewards=REWARDS, off_policy_mask_threshold=2.0)),
+        lambda scores, answer: near(scores, answer, 2.0),
         torch.mean,
         4,
     ),
@@ -145,6 +158,17 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
     (name,) = metrics.keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}
     assert [float(each) for each in metrics[name].numbers()] == [wanted, len(ratio)]
     assert 0 < wanted < len(ratio)
+
+
+def test_what_the_policy_left_behind_is_counted_in_tokens(tmp_path: Path) -> None:
+    objective, *_ = CASES["grpo with an off-policy mask"]
+    model = AutoModelForCausalLM.from_pretrained(tiny.write_model(tmp_path / "model", 0), dtype=torch.float32)
+    _, metrics = objective.loss(Policy(model), objective.collate(answers()))
+    assert [float(each) for each in metrics["off_policy_mask_ratio"].numbers()] == [4, 14]
+    assert (
+        "off_policy_mask_ratio"
+        not in GRPOLoss(GRPO(rewards=REWARDS)).loss(Policy(model), objective.collate(answers()))[1]
+    )
 
 
 def test_a_dual_clip_lies_beyond_the_clip() -> None:

@@ -176,11 +176,9 @@ def test_corrections_by_hand() -> None:
     assert off_policy_correction.icepop(ratio, 0.5, 3.5).tolist() == close([1, 0, 0, 3, 1])
     assert off_policy_correction.mis(ratio, owner, 3, 2.0).tolist() == close([0, 0, 0.75, 0.75, 1])
     assert off_policy_correction.geo(ratio, owner, 3, 0.8, 1.5).tolist() == [0, 0, 1, 1, 1]
-    strayed = off_policy_correction.off_policy_mask(ratio, torch.tensor([-1.0, -1.0, -1.0]), owner, 3, 0.1)
-    assert strayed.tolist() == [1, 1, 0, 0, 1]
-    assert (
-        off_policy_correction.off_policy_mask(ratio, torch.tensor([-1.0, 1.0, -1.0]), owner, 3, 0.1).tolist() == [1] * 5
-    )
+    for advantages, wanted in (([-1, -1, -1, -1, -1], [1, 1, 0, 0, 1]), ([-1, 1, -1, 1, 0], [1, 1, 0, 1, 1])):
+        kept = off_policy_correction.off_policy_mask(ratio, torch.tensor(advantages), owner, 3, 0.1)
+        assert kept.tolist() == wanted
 
 
 def test_without_a_cap_the_weighted_gradient_is_that_of_the_policy() -> None:

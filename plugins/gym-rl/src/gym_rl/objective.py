@@ -15,7 +15,7 @@ from gym_rl.config.base import PolicyGradient
 from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
 from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
-from gym_rl.formulas.off_policy_correction import CORRECTIONS
+from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import lay_out_experts
@@ -74,6 +74,10 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         batch = batch.with_columns({"old_log_probs": batch.columns.get("old_log_probs", log_probs.detach())})
         terms = {**self.tokens(log_probs, batch), **ratio_metrics(log_probs.detach(), batch)}
         loss = terms.pop("loss")
+        if self.config.off_policy_mask_threshold is not None:
+            kept = self._kept(log_probs.detach(), batch, self.config.off_policy_mask_threshold)
+            loss = loss.masked_fill(~kept, 0.0)
+            terms["off_policy_mask_ratio"] = (~kept).float()
         if self.penalty:
             loss = loss + self.config.beta * self.penalty(
                 log_probs, batch.columns["ref_log_probs"], batch.old_log_probs
@@ -86,6 +90,10 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         }
         metrics["ratio/max"] = Largest(terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(()))
         return self.aggregate.total(loss, batch.owner, batch.responses), metrics
+
+    def _kept(self, log_probs: Tensor, batch: RolloutBatch, bound: float) -> Tensor:
+        apart = log_ratio(log_probs, batch.sampling_log_probs)
+        return off_policy_mask(apart, batch.advantages, batch.owner, batch.responses, bound)
 
 
 def ratio_metrics(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:

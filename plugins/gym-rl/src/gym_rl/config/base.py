@@ -68,6 +68,9 @@ class PolicyGradient(TorchAlgorithm):
     importance_sampling_correction: Literal["none", "tis", "sequence_tis", "icepop", "mis", "geo"] = "tis"
     """Importance sampling correction for tokens whose log-probabilities differ between rollout engine and trainer: truncated
     (`tis`, `sequence_tis`), masked (`icepop`, `mis`, `geo`) or none; see `gym_rl.formulas.off_policy_correction`."""
+    off_policy_mask_threshold: Annotated[float | None, Field(gt=0)] = None
+    """Off-policy sequence mask: leave tokens of negative advantage out of the policy loss where the completion became less likely
+    by more than this many nats a token since it was sampled (DeepSeek-V3.2; the same name in TRL); by default all are in."""
     max_mismatch: Annotated[float, Field(gt=0)] = 0.1
     """Largest training-inference mismatch: mean absolute difference of sampled and trained log-probabilities, in nats, on the
     first batch of a round. Above it the run stops."""

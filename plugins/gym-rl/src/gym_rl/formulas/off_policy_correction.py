@@ -45,12 +45,13 @@ def geo(ratio: Tensor, owner: Tensor, count: int, low: float = 0.99, high: float
 
 
 def off_policy_mask(ratio: Tensor, advantages: Tensor, owner: Tensor, count: int, bound: float) -> Tensor:
-    """Return 0 for tokens of bad completions that the policy left behind, else 1: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
+    """Return whether each token is learnt from, bool `[n]`: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
 
-    Bad: a negative advantage `[count]`; left behind: `mean_t log(pi_sampler / pi_trainer)` above `bound`.
+    Not one of a negative advantage `[n]` in a completion that the policy left behind: `mean_t log(pi_sampler / pi)` above
+    `bound`. Here `ratio` is that of the policy as it is now, in the update.
     """
-    strayed = (advantages < 0) & (-means(ratio, owner, count) > bound)
-    return (~strayed).to(ratio.dtype)[owner]
+    left = -means(ratio, owner, count) > bound
+    return ~((advantages < 0) & left[owner])
 
 
 def none(ratio: Tensor, owner: Tensor, count: int) -> Tensor:
