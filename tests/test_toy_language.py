@@ -39,12 +39,16 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "cispo": {},
     "dapo": {"mask_truncated_completions": False},
     "dr_grpo": {},
+    "gdpo": {},
+    "gmpo": {},
     "grpo": {},
     "gspo": {},
     "gspo_token": {},
+    "opo": {},
     "reinforce_pp": {},
     "reinforce_pp_baseline": {},
     "rloo": {},
+    "sapo": {},
 }
 
 
@@ -65,7 +69,7 @@ class Prompts(list[Prompt]):
 
 def judge(answers: Sequence[RewardInput]) -> RewardResult:
     scores: list[float | None] = [answer.text.count(WANTED) / LENGTH for answer in answers]
-    return RewardResult({"wanted": scores}, scores, {})
+    return RewardResult({"length": scores}, scores, {})  # by the name of the reward that stands in the options
 
 
 def setting(config: PolicyGradient, path: Path) -> tuple[Policy, PolicyObjective, Rollouts]:

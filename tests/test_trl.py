@@ -19,14 +19,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core.component import load_object
-from gym_grpo import CISPO, DAPO, GRPO, DrGRPO
-from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss
+from gym_grpo import CISPO, DAPO, GDPO, GRPO, SAPO, DrGRPO
+from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss, SAPOLoss
 from gym_gspo import GSPO
 from gym_gspo.objective import GSPOLoss
 from gym_rewards import Length
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
-from gym_rl.rollouts.experience import Rollout
+from gym_rl.rollouts.experience import Experience, Rollout
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.model.layout_support import layout_for
@@ -71,6 +71,11 @@ CASES = {
     "cispo with kl": Case(
         {"loss_type": "cispo", "epsilon_high": 1.1, "beta": 0.1},
         CISPOLoss(CISPO(rewards=REWARDS, epsilon_high=1.1, beta=0.1), PACKED),
+    ),
+    "sapo": Case({"loss_type": "sapo"}, SAPOLoss(SAPO(rewards=REWARDS), PACKED)),
+    "sapo with kl": Case(
+        {"loss_type": "sapo", "sapo_temperature_pos": 0.5, "sapo_temperature_neg": 3.0, "beta": 0.1},
+        SAPOLoss(SAPO(rewards=REWARDS, sapo_temperature_pos=0.5, sapo_temperature_neg=3.0, beta=0.1), PACKED),
     ),
     "gspo": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
@@ -129,7 +134,15 @@ def having(answer: Rollout, columns: dict[str, np.ndarray]) -> Rollout:
     return replace(answer, columns={**answer.columns, **columns})
 
 
-def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[float], passes: int, output: Path) -> Any:
+def trainer(
+    case: Case,
+    path: Path,
+    answers: Sequence[Rollout],
+    rewards: list[float],
+    passes: int,
+    output: Path,
+    *more: list[float],
+) -> Any:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -140,8 +153,12 @@ def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[fl
             "logprobs": None,
         }
 
-    def reward(completions: list[str], **_: Any) -> list[float]:
-        return rewards
+    def reward(scores: list[float], number: int) -> Any:
+        def said(completions: list[str], **_: Any) -> list[float]:
+            return scores
+
+        said.__name__ = f"reward_{number}"
+        return said
 
     options = GRPOConfig(
         output_dir=str(output),
@@ -157,7 +174,7 @@ def trainer(case: Case, path: Path, answers: Sequence[Rollout], rewards: list[fl
     )
     made = GRPOTrainer(
         model=load(path, POLICY),
-        reward_funcs=reward,
+        reward_funcs=[reward(scores, number) for number, scores in enumerate((rewards, *more))],
         args=options,
         train_dataset=Dataset.from_list([{"prompt": answer.prompt.id} for answer in answers]),
         processing_class=AutoTokenizer.from_pretrained(path),
@@ -208,9 +225,9 @@ def test_loss_and_gradient_of_a_model_agree_with_trl(path: Path, tmp_path: Path,
     weight = sum(map(case.objective.weight, batches))
     outcomes = [case.objective.loss(policy, batch) for batch in batches]
     loss = sum(outcome[0] for outcome in outcomes) / weight
-    (key,) = outcomes[0][1].keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}
-    clipped, tokens = map(sum, zip(*(outcome[1][key].numbers() for outcome in outcomes), strict=True))
-    assert 0.01 < clipped / tokens < 0.9, "clipping is not tried"
+    for key in outcomes[0][1].keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}:  # a soft gate has none
+        clipped, tokens = map(sum, zip(*(outcome[1][key].numbers() for outcome in outcomes), strict=True))
+        assert 0.01 < clipped / tokens < 0.9, "clipping is not tried"
 
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-4, abs=1e-6)
     loss.backward()
@@ -246,3 +263,26 @@ def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: 
         loss.backward()
         wanted.backward()
         torch.testing.assert_close(ours.grad, theirs.grad[mask], rtol=1e-5, atol=1e-7)
+
+
+def test_advantages_of_several_rewards_agree_with_trl(path: Path, tmp_path: Path) -> None:
+    answers, first = sampled(path)
+    second = [100.0 * (len(one.tokens) % 3) for one in answers]
+    asked = {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0, 0.25]}
+    peer = trainer(replace(CASES["grpo"], asked=asked), path, answers, first, 1, tmp_path, second)
+    (part,) = inputs(peer, answers, 1)
+    tables = {
+        name: torch.tensor(said, dtype=torch.float64) for name, said in {"length": first, "length-2": second}.items()
+    }
+    experience = Experience(
+        number=torch.tensor(0),
+        groups=torch.tensor([one.group for one in answers]),
+        prompts=torch.tensor([one.group for one in answers]),
+        lengths=torch.ones(len(answers), dtype=torch.int64),
+        tokens=torch.zeros(len(answers), dtype=torch.int32),
+        finished=torch.ones(len(answers), dtype=torch.bool),
+        rewards=tables["length"] + 0.25 * tables["length-2"],
+        scores=tables,
+    )
+    found = load_object(GDPO.credit)(experience, GDPO(rewards=[Length(), Length(weight=0.25)]))["advantages"]
+    torch.testing.assert_close(part["advantages"], found, rtol=1e-5, atol=1e-6)

@@ -112,6 +112,12 @@ def test_decoupled_rewards_of_any_scale_count_the_same() -> None:
     torch.testing.assert_close(advantages.gdpo(scaled, weights, group, epsilon=0.0), found)
     each = sum(w * advantages.grpo(rewards[:, n], group, 0.0) for n, w in enumerate(weights))
     torch.testing.assert_close(found, (each - each.mean()) / each.std())
+    silent = rewards.clone()
+    silent[[2, 5]] = math.nan  # answers that nothing judged
+    rest = [n for n in range(12) if n not in (2, 5)]
+    found = advantages.gdpo(silent, weights, group)
+    torch.testing.assert_close(found[rest], advantages.gdpo(rewards[rest], weights, group[rest]))
+    assert found[[2, 5]].tolist() == [0, 0]
 
 
 def test_against_the_greedy_answer() -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gym_rewards import Length
-from gym_rl import RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
-from gym_rl.rollouts.compute_advantages import advantages_of_completions, whitened_returns
+from gym_rl import OPO, RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
+from gym_rl.rollouts.compute_advantages import advantages_of_completions, length_weighted, whitened_returns
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.metrics import rollout_metrics
 
@@ -52,7 +52,7 @@ def costs(experience: Experience, beta: float) -> list[list[float]]:
     return [[beta * (new - ref) for new, ref in zip(*pair, strict=True)] for pair in pairs]
 
 
-def options(cls: type[PolicyGradient], **more: float) -> PolicyGradient:
+def options(cls: type[PolicyGradient], **more: float | str) -> PolicyGradient:
     return cls(rewards=[Length()], **more)
 
 
@@ -83,6 +83,19 @@ def test_rloo_compares_rewards_less_their_kl_with_those_of_the_others(beta: floa
         wanted += [0.0 if math.isnan(total) else total - fmean(judged)] * LENGTHS[number]
     found = advantages_of_completions(experience, options(RLOO, beta=beta))["advantages"]
     assert found.tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_opo_weighs_the_rewards_of_a_group_by_length(beta: float) -> None:
+    experience = made()
+    totals = [reward - math.fsum(cost) for reward, cost in zip(REWARDS, costs(experience, beta), strict=True)]
+    wanted = []
+    for number, total in enumerate(totals):
+        members = [n for n, group in enumerate(GROUPS) if group == GROUPS[number] and not math.isnan(totals[n])]
+        mean = sum(LENGTHS[n] * totals[n] for n in members) / sum(LENGTHS[n] for n in members)
+        wanted += [0.0 if math.isnan(total) else total - mean] * LENGTHS[number]
+    found = length_weighted(experience, options(OPO, beta=beta, kl_estimator="k1_in_reward" if beta else "k3_is"))
+    assert found["advantages"].tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_reinforce_plus_plus_with_a_baseline_whitens_what_groups_leave() -> None:

@@ -10,7 +10,7 @@ from gym_rewards import Overlong, Reward
 from gym_rl import ClippedPolicyGradient, PolicyGradient
 
 __version__ = "0.1.0"
-__all__ = ["BNPO", "CISPO", "DAPO", "GRPO", "DrGRPO"]
+__all__ = ["BNPO", "CISPO", "DAPO", "GDPO", "GMPO", "GRPO", "SAPO", "DrGRPO"]
 
 
 class GRPO(ClippedPolicyGradient):
@@ -83,3 +83,43 @@ class CISPO(PolicyGradient):
 
     epsilon_high: Annotated[float, Field(gt=0)] = 5.0
     """Upper clip bound of the importance weight: the ratio itself, not what is added to 1."""
+
+
+class SAPO(PolicyGradient):
+    """SAPO: a soft gate in place of the clip; a token counts less the further its ratio is from 1, and none is cut off."""
+
+    objective: ClassVar[str] = "gym_grpo.objective:SAPOLoss"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
+
+    sapo_temperature_pos: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature of the gate where the advantage is positive: the higher, the sooner a token counts less. `tau_pos` in verl."""
+    sapo_temperature_neg: Annotated[float, Field(gt=0)] = 1.05
+    """Temperature of the gate elsewhere: above the other, because bad completions make updates less stable. `tau_neg` in verl."""
+
+
+class GMPO(PolicyGradient):
+    """GMPO: the geometric mean of the token ratios of a completion in place of the mean of token losses; outliers move it less.
+
+    `geo_mean` in verl.
+    """
+
+    objective: ClassVar[str] = "gym_grpo.objective:GMPOLoss"
+    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
+
+    epsilon: Annotated[float, Field(ge=0)] = 0.4
+    """Clip range: how far below 0 the logarithm of the ratio counts, where the advantage is negative."""
+    epsilon_high: Annotated[float, Field(ge=0)] = 0.4
+    """Upper clip range: how far above 0 the logarithm of the ratio counts, where the advantage is positive."""
+
+
+class GDPO(ClippedPolicyGradient):
+    """GDPO: GRPO for several rewards; each is normalized within its group by itself, so that none drowns another.
+
+    The sum, by the weights of the rewards, is whitened over the round. `multi_objective_aggregation: normalize_then_sum` in TRL.
+    """
+
+    objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
+    credit: ClassVar[str] = "gym_grpo.credit:decoupled"
+
+    kl_estimator: Literal["k2", "k3", "k3_is"] = "k3_is"
+    """KL estimator (`gym_rl.formulas.kl`) as a term of the loss."""

@@ -1,12 +1,14 @@
-"""What tokens earn under BNPO."""
+"""What tokens earn under BNPO and GDPO."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_grpo import BNPO
-from gym_rl.formulas.advantages import bnpo
+from gym_grpo import BNPO, GDPO
+from gym_rewards.reward_names import named
+from gym_rl.formulas.advantages import bnpo, gdpo
 from gym_rl.rollouts.experience import Experience
 
 
@@ -21,3 +23,13 @@ def beta(experience: Experience, config: BNPO) -> dict[str, Tensor]:
             fix="set `min_reward` and `max_reward` to what the rewards can add up to",
         )
     return {"advantages": bnpo(experience.rewards, experience.groups, low, high).float()[experience.owner]}
+
+
+def decoupled(experience: Experience, config: GDPO) -> dict[str, Tensor]:
+    """Give every token the advantage of its completion, from what each reward says of it and from the weights of the rewards."""
+    rewards = named(config.judges())
+    nothing = torch.full_like(experience.rewards, torch.nan)
+    unscored = experience.rewards.isnan()[:, None]
+    scores = torch.stack([experience.scores.get(name, nothing) for name in rewards], 1).masked_fill(unscored, torch.nan)
+    weights = torch.tensor([reward.weight for reward in rewards.values()], dtype=scores.dtype)
+    return {"advantages": gdpo(scores, weights, experience.groups).float()[experience.owner]}

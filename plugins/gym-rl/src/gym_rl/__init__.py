@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
 from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.config.opo import OPO
 from gym_rl.config.ppo import PPO
 from gym_rl.config.reinforce_plus_plus import ReinforcePP
 from gym_rl.config.reinforce_plus_plus_baseline import ReinforcePPBaseline
@@ -12,6 +13,7 @@ from gym_rl.rollout_engine import RolloutEngineConfig
 
 __version__ = "0.1.0"
 __all__ = [
+    "OPO",
     "PPO",
     "RLOO",
     "ClippedPolicyGradient",

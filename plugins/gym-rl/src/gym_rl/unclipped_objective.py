@@ -1,4 +1,4 @@
-"""RLOO and the like: the score function weighted by an advantage of whole completions."""
+"""RLOO, OPO and the like: the score function weighted by an advantage of whole completions."""
 
 from __future__ import annotations
 

@@ -65,10 +65,12 @@ def opo(rewards: Tensor, group: Tensor, tokens: Tensor) -> Tensor:
 def gdpo(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Normalize each of several rewards `[completions, kinds]` in its group, add them up by `weights` and whiten: GDPO.
 
-    arXiv:2601.05242: a reward of small deviation is not drowned by one of large deviation.
+    arXiv:2601.05242: a reward of small deviation is not drowned by one of large deviation. A kind that says nothing of a
+    completion adds nothing; one of which no kind says anything counts in no mean, and its advantage is 0.
     """
     each = torch.stack([grpo(rewards[:, kind], group, epsilon) for kind in range(rewards.shape[1])], 1)
-    return whiten(each @ weights.to(each.dtype), epsilon)
+    total, known = each @ weights.to(each.dtype), ~rewards.isnan().all(1)
+    return torch.zeros_like(total).masked_scatter(known, whiten(total[known], epsilon))
 
 
 def bnpo(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:

@@ -91,9 +91,13 @@ def gmpo(
 
     The geometric mean of the ratios, each clipped in its logarithm to `-low .. high` on the side that its advantage asks for.
     """
-    apart, each = log_ratio(log_probs, old), advantages[owner]
-    apart = torch.where(each > 0, apart.clamp(max=high), apart.clamp(min=-low))
+    apart = bounded_log_ratio(log_ratio(log_probs, old), advantages[owner], low, high)
     return -means(apart, owner, count).exp() * advantages
+
+
+def bounded_log_ratio(apart: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """Return log-ratios `[n]`, at most `high` where the advantage `[n]` is positive, and at least `-low` elsewhere."""
+    return torch.where(advantages > 0, apart.clamp(max=high), apart.clamp(min=-low))
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:

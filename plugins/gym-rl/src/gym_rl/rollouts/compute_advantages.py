@@ -24,8 +24,14 @@ Credit = Callable[[Experience, PolicyGradient], Mapping[str, Tensor]]
 def advantages_of_completions(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
     """Give every token the advantage of its completion, which `config.advantage` makes of rewards and groups."""
     advantage: Callable[[Tensor, Tensor], Tensor] = load_object(config.advantage)
-    rewards = experience.rewards - sums(kl_penalties(experience, config), experience.owner, len(experience.lengths))
-    return {"advantages": advantage(rewards, experience.groups).float()[experience.owner]}
+    earned = advantage(completion_rewards(experience, config), experience.groups)
+    return {"advantages": earned.float()[experience.owner]}
+
+
+def length_weighted(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
+    """Give every token the reward of its completion, less the mean of its group weighted by length: OPO, arXiv:2505.23585."""
+    earned = advantages.opo(completion_rewards(experience, config), experience.groups, experience.lengths)
+    return {"advantages": earned.float()[experience.owner]}
 
 
 def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
@@ -38,6 +44,14 @@ def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str
     found = torch.zeros_like(earned)
     found[judged] = advantages.whiten(earned[judged])
     return {"advantages": found.float()}
+
+
+def completion_rewards(experience: Experience, config: PolicyGradient) -> Tensor:
+    """Return what each completion earns, `[completions]` fp64, NaN where it was not scored.
+
+    Less what its departure from the reference costs, where that counts in the reward.
+    """
+    return experience.rewards - sums(kl_penalties(experience, config), experience.owner, len(experience.lengths))
 
 
 def token_rewards(experience: Experience, config: PolicyGradient) -> Tensor:
