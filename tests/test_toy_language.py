@@ -47,6 +47,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "opo": {},
     "reinforce_pp": {},
     "reinforce_pp_baseline": {},
+    "remax": {"group_size": 8},
     "rloo": {},
     "sapo": {},
 }

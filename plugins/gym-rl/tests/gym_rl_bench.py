@@ -57,8 +57,8 @@ def arbitrary(answers: Sequence[RewardInput]) -> list[float]:
     return [float(sum(map(ord, answer.text)) % 7) for answer in answers]
 
 
-def algorithm(**options: Any) -> PolicyGradient:
-    return RLOO(rewards=[Length()], **{"group_size": 4, "max_new_tokens": 6, **options})
+def algorithm(kind: type[PolicyGradient] = RLOO, **options: Any) -> PolicyGradient:
+    return kind(rewards=[Length()], **{"group_size": 4, "max_new_tokens": 6, **options})
 
 
 def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: Any) -> Rollouts:

@@ -32,6 +32,7 @@ def round_of(*rewards: Sequence[float], first: int = 0) -> Experience:
         tokens=tokens.int(),
         finished=torch.arange(len(flat)) % 2 == 0,
         rewards=torch.tensor(flat, dtype=torch.float64),
+        baselines=torch.tensor(flat, dtype=torch.float64) + 1,
         scores={"one": torch.tensor(flat, dtype=torch.float64)},
         columns={"sampling_log_probs": tokens.float()},
     )
@@ -52,6 +53,7 @@ def test_groups_are_taken_out_and_put_together_again() -> None:
     answers = whole.tokens.split(whole.lengths.tolist())
     assert good.tokens.tolist() == torch.cat([answers[n] for n in (0, 1, 4, 5, 6)]).tolist()
     assert good.columns["sampling_log_probs"].tolist() == good.tokens.tolist()
+    assert torch.equal(good.baselines, good.rewards + 1)
     again = concatenate([good, bad])
     assert again.prompts.tolist() == [0, 0, 2, 2, 2, 1, 1, 3, 3] and again.groups.tolist() == [
         0,

@@ -8,6 +8,7 @@ from gym_rl.config.opo import OPO
 from gym_rl.config.ppo import PPO
 from gym_rl.config.reinforce_plus_plus import ReinforcePP
 from gym_rl.config.reinforce_plus_plus_baseline import ReinforcePPBaseline
+from gym_rl.config.remax import ReMax
 from gym_rl.config.rloo import RLOO
 from gym_rl.rollout_engine import RolloutEngineConfig
 
@@ -19,6 +20,7 @@ __all__ = [
     "ClippedPolicyGradient",
     "LocalEngineConfig",
     "PolicyGradient",
+    "ReMax",
     "ReinforcePP",
     "ReinforcePPBaseline",
     "RolloutEngineConfig",

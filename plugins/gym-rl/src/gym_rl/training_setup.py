@@ -80,7 +80,7 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         evaluation, held_out = None, parts.data.validation
         if held_out:
             asked = evaluation_options(config), held_out
-            generator = RolloutGenerator(*asked, engine, tokenizer, rewards, seed, *processes)
+            generator = RolloutGenerator(*asked, engine, tokenizer, rewards, seed, *processes, baselines=False)
             evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
         resources = [stack.pop_all()]
     return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)

@@ -34,6 +34,10 @@ class PolicyGradient(TorchAlgorithm):
     credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:advantages_of_completions"
     """`module:function` from a round to what each of its tokens earned; see `gym_rl.rollouts.compute_advantages`."""
 
+    greedy_baseline: ClassVar[bool] = False
+    """Whether a greedy completion to each prompt is sampled and scored beside its group: `gym_rl.rollouts.experience.Experience`
+    then has `baselines`."""
+
     rewards: Annotated[
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),

@@ -34,6 +34,13 @@ def length_weighted(experience: Experience, config: PolicyGradient) -> dict[str,
     return {"advantages": earned.float()[experience.owner]}
 
 
+def against_greedy(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
+    """Give every token the reward of its completion, less that of the greedy one to its prompt: ReMax, arXiv:2310.10505."""
+    assert experience.baselines is not None, "`greedy_baseline` says that greedy completions are asked for"
+    earned = advantages.remax(completion_rewards(experience, config), experience.baselines)
+    return {"advantages": earned.float()[experience.owner]}
+
+
 def whitened_returns(experience: Experience, config: PolicyGradient) -> dict[str, Tensor]:
     """Give every token the rewards from it to the end of its completion, whitened over all tokens: REINFORCE++,
     arXiv:2501.03262.

@@ -103,6 +103,7 @@ def select_groups(experience: Experience, groups: Tensor) -> Experience:
         finished=experience.finished[answers],
         rewards=experience.rewards[answers],
         compared=None if experience.compared is None else experience.compared[answers],
+        baselines=None if experience.baselines is None else experience.baselines[answers],
         **{table: {name: said[answers] for name, said in getattr(experience, table).items()} for table in OF_ANSWERS},
         columns={name: column[tokens] for name, column in experience.columns.items()},
         nucleus=None
@@ -126,6 +127,7 @@ def concatenate(rounds: Sequence[Experience]) -> Experience:
         finished=torch.cat([each.finished for each in rounds]),
         rewards=torch.cat([each.rewards for each in rounds]),
         compared=None if first.compared is None else torch.cat([cast(Tensor, each.compared) for each in rounds]),
+        baselines=None if first.baselines is None else torch.cat([cast(Tensor, each.baselines) for each in rounds]),
         **{table: _below([getattr(each, table) for each in rounds], lengths) for table in OF_ANSWERS},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
         nucleus=None if first.nucleus is None else torch.cat([cast(Tensor, each.nucleus) for each in rounds]),

@@ -61,6 +61,8 @@ class Experience:
     rewards: Tensor  #: [completions] fp64, weighted sums; NaN where it was not scored
     compared: Tensor | None = None
     """[completions] fp64, what completions to one prompt are told apart by, NaN where it was not scored; None: by the rewards."""
+    baselines: Tensor | None = None
+    """[completions] fp64, the reward of the greedy completion to the same prompt, NaN where there is none; None: nobody asked."""
     scores: Mapping[str, Tensor] = field(
         default_factory=dict
     )  #: by reward, [completions] fp64; NaN where it says nothing

@@ -19,6 +19,7 @@ from gym_rl.config.base import PolicyGradient
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_rl.rollouts.experience import Experience
+from gym_rl.rollouts.greedy_baseline import split_baselines
 from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_torch.batch import Example
 from gym_torch.console import warn
@@ -53,6 +54,7 @@ class RolloutGenerator:
     seed: int = 0
     process: int = 0  #: number of this process: each samples its share of the completions
     processes: int = 1
+    baselines: bool = True  #: whether greedy completions are asked for beside, where the algorithm compares with them
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed, or say nothing
 
     def __call__(self, number: int, asked: Ints, streams: Sequence[int]) -> Experience:
@@ -68,14 +70,17 @@ class RolloutGenerator:
         mine = [place for place in range(len(asked)) if place // size % self.processes == self.process]
         prompts = [self.prompts[int(asked[place])] for place in mine]
         made = self._answers(prompts, [streams[place] for place in mine])
-        judged = self.judge([self._read(*pair) for pair in zip(prompts, made, strict=True)])
+        once = prompts[::size] if self.baselines and self.config.greedy_baseline else []
+        greedy = self._answers(once, range(len(once)), greedy=True) if once else []
+        judged = self.judge([self._read(*pair) for pair in zip([*prompts, *once], [*made, *greedy], strict=True)])
+        judged, bases = split_baselines(judged, len(mine), size) if once else (judged, [None] * len(mine))
         compared = judged.totals if judged.compared is None else judged.compared
         said = [_Verdict.of(judged, number) for number in range(len(mine))]
-        found, reasons = list(zip(mine, made, judged.totals, compared, said, strict=True)), [judged.reasons]
+        found, reasons = list(zip(mine, made, judged.totals, compared, said, bases, strict=True)), [judged.reasons]
         if self.processes > 1:
             found = sorted(gather_object(found), key=lambda answer: answer[0])
             reasons = gather_object(reasons)
-        _, every, totals, apart, verdicts = zip(*found, strict=True)
+        _, every, totals, apart, verdicts, against = zip(*found, strict=True)
         tables = _Verdict.tables(verdicts)
         if self.config.on_error == "stop":
             tables.pop("failed")  # a failure would have ended the run
@@ -92,6 +97,7 @@ class RolloutGenerator:
             finished=torch.tensor([answer.finished for answer in every]),
             rewards=_numbers(totals),
             compared=_numbers(apart),
+            baselines=_numbers(against) if self.baselines and self.config.greedy_baseline else None,
             **tables,
             columns={
                 "sampling_log_probs": sampled,
@@ -101,12 +107,11 @@ class RolloutGenerator:
             prompt_experts=prompt_experts,
         )
 
-    def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int]) -> list[Completion]:
+    def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int], greedy: bool = False) -> list[Completion]:
         config = self.config
+        drawn = (0.0, 1.0) if greedy else (config.temperature, config.top_p)
         tokens = [prompt.tokens.tolist() for prompt in prompts]
-        made = self.engine.generate(
-            RolloutRequest(tokens, config.max_new_tokens, config.temperature, config.top_p, self.seed, streams)
-        )
+        made = self.engine.generate(RolloutRequest(tokens, config.max_new_tokens, *drawn, self.seed, streams))
         check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
         return made
 

@@ -17,6 +17,7 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
     judged = rewards[~rewards.isnan()]
     means = {f"rewards/{name}/mean": scores for name, scores in experience.scores.items()}
     means |= {f"rewards/{name}": logged for name, logged in experience.metrics.items()}
+    means |= {} if experience.baselines is None else {"reward_baseline": experience.baselines}
     each = {name: fmean(said) for name, values in means.items() if (said := values[~values.isnan()].tolist())}
     failures = {f"rewards/{name}/failures": float(where.sum()) for name, where in experience.failed.items()}
     return {

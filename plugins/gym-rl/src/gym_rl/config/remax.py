@@ -1,0 +1,22 @@
+"""Options of ReMax. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gym_rl.config.base import PolicyGradient
+
+
+class ReMax(PolicyGradient):
+    """ReMax: REINFORCE whose baseline is the reward of the greedy completion to the same prompt; no groups, no critic."""
+
+    objective: ClassVar[str] = "gym_rl.unclipped_objective:Reinforce"
+    credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:against_greedy"
+    greedy_baseline: ClassVar[bool] = True
+
+    group_size: Annotated[int, Field(ge=1)] = 1
+    """Group size: completions sampled for each prompt, beside the greedy one, which is not trained on."""
+    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
