@@ -60,6 +60,13 @@ def test_before_anything_is_learnt_all_sides_agree(
     assert first["sampling/sampling_logp_difference/mean"] <= rounding
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 5}, {"min_p": 0.3}, {"top_k": 9, "min_p": 0.2, "top_p": 0.8}], ids=str)
+def test_a_cut_of_any_kind_is_on_all_sides(bench: Bench, cut: dict[str, Any]) -> None:
+    made = recipe(bench, temperature=0.7, beta=0.1, kl_estimator="k3_is", num_mini_batches=2, **cut)
+    for line in bench.run(made, precision="fp32", learning_rate=1e-9).metrics:
+        assert line["ratio/abs_dev"] <= 1e-5 and abs(line["kl"]) <= 1e-5 and line["approx_kl"] <= 1e-5
+
+
 @pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
 def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_path: Path, layout: Any) -> None:
     """Loss and gradient with `top_p`, against the formula in float64 over the set that the sampler kept."""

@@ -85,6 +85,16 @@ class Warmer(Engine):
         return replace(request, temperature=request.temperature * 1.5)
 
 
+class Uncut(Engine):
+    def asked(self, request):
+        return replace(request, top_k=0)
+
+
+class Wide(Engine):
+    def asked(self, request):
+        return replace(request, min_p=0.0)
+
+
 class Random(Engine):
     def asked(self, request):
         return replace(request, temperature=request.temperature or 1.0)
@@ -135,6 +145,8 @@ def test_a_healthy_engine_holds_to_every_law(bench, law):
         (Trimmed, rollouts.ends),
         (NotANumber, rollouts.truthful),
         (Warmer, rollouts.truthful),
+        (Uncut, rollouts.truthful),
+        (Wide, rollouts.truthful),
         (Random, rollouts.greedy),
         (Deaf, rollouts.reproducible),
         (Alike, rollouts.reproducible),

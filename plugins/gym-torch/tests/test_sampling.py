@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gym_torch.generation.sampling import BLOCK, choose, uniform
+from gym_torch.model.nucleus import drawable
 
 COUNT = 20_000
 
@@ -43,6 +44,32 @@ def test_top_p_cuts_the_tail_and_nothing_else() -> None:
     assert set(tokens.tolist()) == {1, 3}
     assert abs(chi_square(tokens, kept / kept.sum())) < 4
     assert torch.allclose(log_probs, (kept / kept.sum()).log()[tokens], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cut", "left"),
+    [
+        ({"top_k": 2}, {1, 3}),
+        ({"min_p": 0.13}, {0, 1, 3}),
+        ({"min_p": 0.14}, {1, 3}),
+        ({"top_k": 3, "min_p": 0.14}, {1, 3}),
+        ({"top_k": 2, "min_p": 0.01}, {1, 3}),
+        ({"top_k": 2, "top_p": 0.7}, {1}),
+        ({"min_p": 0.13, "top_p": 0.905}, {1, 3}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_drawn_is_what_the_trainer_leaves_out(cut: dict[str, float], left: set[int]) -> None:
+    """`top_p` is a share of what the others leave: of 0.657, 0.242, 0.089 and 0.012 the first is 0.731 of the first two."""
+    logits = torch.tensor([0.0, 2.0, -2.0, 1.0])  # exp(-2) is 0.135
+    options = {"top_p": 1.0, "top_k": 0, "min_p": 0.0} | cut
+    tokens, log_probs = choose(
+        logits.expand(COUNT, 4), 1.0, options["top_p"], draws(5), options["top_k"], options["min_p"]
+    )
+    assert set(tokens.tolist()) == left
+    kept = drawable(logits[None], **options)[0]
+    assert set(kept.nonzero()[:, 0].tolist()) == left
+    assert torch.allclose(log_probs, logits.masked_fill(~kept, -torch.inf).log_softmax(-1)[tokens], atol=1e-6)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_that_can_be() -> None:

@@ -41,7 +41,7 @@ class StandIn:
         assert not wrong.unexpected_keys and set(wrong.missing_keys) <= {"lm_head.weight"}, wrong
 
     def answer(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], list[float]]:
-        assert params["ignore_eos"] and params["logprobs"] == 0 and params["top_k"] == 0
+        assert params["ignore_eos"] and params["logprobs"] == 0
         assert params["repetition_penalty"] == 1.0 and params["skip_special_tokens"] is False
         with self.lock:
             (made,) = self.generator.generate(
@@ -51,6 +51,8 @@ class StandIn:
                 params["top_p"],
                 seed=params["seed"],
                 stop_ids=params["stop_token_ids"],
+                top_k=params["top_k"],
+                min_p=params["min_p"],
             )
         return made.tokens, made.log_probs
 

@@ -154,6 +154,8 @@ def test_every_answer_has_a_seed_of_its_own_and_every_setting_is_said(case, desk
     for content in asked:
         assert (content["temperature"], content["top_p"], content["max_tokens"]) == (0.9, 0.8, 4)
         assert content["top_k"] == 0 and content["min_p"] == 0 and content["repetition_penalty"] == 1
+    case.engine().generate(RolloutRequest([[5]], 4, 0.9, top_k=7, min_p=0.25))
+    assert (desk.seen[-1][1]["top_k"], desk.seen[-1][1]["min_p"]) == (7, 0.25)
 
 
 def test_a_restarted_server_is_noticed(case, desk, model_path) -> None:

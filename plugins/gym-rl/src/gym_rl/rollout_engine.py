@@ -23,6 +23,8 @@ class RolloutRequest:
     top_p: float = 1.0
     seed: int = 0
     streams: Sequence[int] = ()  #: for each prompt the number of its random numbers; by default its index
+    top_k: int = 0  #: 0 is off
+    min_p: float = 0.0  #: 0 is off
 
     def __post_init__(self) -> None:
         """Number the prompts, where nobody did."""
@@ -49,7 +51,7 @@ class RolloutEngine(Protocol):
 
         A completion is a function of the weights, its prompt, the seed and its stream, whatever else is asked with it, as
         far as the engine can have it so. A log-probability is that of the distribution that is drawn from: at this
-        temperature, over the tokens that `top_p` leaves; at temperature 0 that of temperature 1, uncut.
+        temperature, over the tokens that `min_p`, `top_k` and then `top_p` leave; at temperature 0 that of temperature 1, uncut.
         Raises GymError where it cannot generate.
         """
         ...

@@ -135,8 +135,8 @@ class RoundScores:
         Raises GymError where the first of them were not sampled by the policy that is trained.
         """
         parts, config = self.parts, self.config
-        if config.top_p < 1.0:
-            drawable = partial(parts.policy.nucleus, top_p=config.top_p)
+        if config.top_p < 1.0 or config.top_k or config.min_p:
+            drawable = partial(parts.policy.nucleus, **config.truncation())
             collate, device = parts.objective.collate, parts.accelerator.device
             experience = with_top_p_sets(experience, shares(experience), collate, drawable, device, parts.world)
         first = self._scored(experience, islice(shares(experience), 1), {"trainer": Scorer(parts.policy)})

@@ -83,14 +83,14 @@ class Policy(nn.Module, Generic[B]):
                 return nucleus_log_probs(states, self.head, batch.targets, batch.nucleus, self.chunk)
             return label_log_probs(states, self.head, batch.targets, self.chunk)
 
-    def nucleus(self, batch: Batch, top_p: float) -> Tensor:
-        """Return the tokens that could be drawn at each target with `top_p`, as `Batch.nucleus` has them."""
+    def nucleus(self, batch: Batch, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Tensor:
+        """Return the `gym_torch.model.nucleus.drawable` tokens at each target, as `Batch.nucleus` has them."""
         with (
             evaluating(self),
             torch.no_grad(),
             torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16),
         ):
-            return nucleus_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk)
+            return nucleus_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk, top_k, min_p)
 
     def hidden(self, batch: Batch, places: Tensor | None = None) -> Tensor:
         """Return the last hidden states `[n, dim]` at flat `places` `[n]`, by default those that predict `batch.targets`."""

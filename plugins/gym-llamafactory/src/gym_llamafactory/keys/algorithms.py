@@ -79,7 +79,7 @@ class AlgorithmKeys(Keys):
         Key("simpo_gamma", "algorithm.simpo_gamma", "simpo", default=0.5),
         Key("kto_chosen_weight", "algorithm.desirable_weight", "kto"),
         Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto"),
-        # Of top_k, 50 there, nothing is done: here it is asked of no engine.
+        # Of top_k, 50 there, nothing is done.
         Key("max_new_tokens", "algorithm.max_new_tokens", "ppo", int, 1024),
         Key("temperature", "algorithm.temperature", "ppo", float, 0.95),
         Key("top_p", "algorithm.top_p", "ppo", float, 0.7),

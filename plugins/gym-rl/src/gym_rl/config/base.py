@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -14,6 +14,14 @@ from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.rollout_engine import RolloutEngineConfig
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
+
+
+class Truncation(TypedDict):
+    """Which tokens can be drawn, as sampler and trainer are told; see `gym_torch.model.nucleus.drawable`."""
+
+    top_p: float
+    top_k: int
+    min_p: float
 
 
 class PolicyGradient(TorchAlgorithm):
@@ -62,6 +70,10 @@ class PolicyGradient(TorchAlgorithm):
     """Sampling temperature. The policy is trained at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling: sample from the most likely tokens of this total probability, and train that distribution; 1 is off."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Sample from that many of the most likely tokens, and train that distribution; 0 is off."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Sample from tokens at least this many times as likely as the most likely one, and train that distribution; 0 is off."""
     beta: Annotated[float, Field(ge=0)] = 0.0
     """KL coefficient: weight of the KL divergence from the reference model; 0 needs no reference."""
     kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k3_is"
@@ -104,6 +116,10 @@ class PolicyGradient(TorchAlgorithm):
         """Raise GymError where something is not there that a reward or the rollout engine needs."""
         for component in (*self.judges(), self.rollouts):
             component.check()
+
+    def truncation(self) -> Truncation:
+        """Return which tokens can be drawn."""
+        return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
 
     def before_loading(self) -> None:
         """Import what rewards run in processes of their own. Raises PluginError with the name of one that cannot be used."""

@@ -10,7 +10,7 @@ there in the end.
 | `ref_log_probs` | log-probability under the reference model, where `beta` is above 0 |
 | `values`, `returns` | of a critic |
 | `advantages` | without a gradient |
-| `nucleus_size` | int64: number of tokens in the top-p set of the token, with `top_p` below 1; see `Experience.nucleus` |
+| `nucleus_size` | int64: number of tokens that could be drawn at the token, where not all could; see `Experience.nucleus` |
 | `experts` | with routing replay, int16 `[n, layers, k]`: the experts of the token (`gym_torch.model.expert_routing`) |
 """
 
@@ -71,7 +71,7 @@ class Experience:
     """By `reward/metric`, [completions] fp64, what rewards had logged when they scored each completion; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
     nucleus: Tensor | None = (
-        None  #: [sum of the column `nucleus_size`] int32, with `top_p` the tokens that could be drawn at each token
+        None  #: [sum of the column `nucleus_size`] int32, the tokens that could be drawn at each token, where not all could
     )
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 

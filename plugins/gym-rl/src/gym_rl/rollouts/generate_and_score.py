@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -108,11 +108,12 @@ class RolloutGenerator:
         )
 
     def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int], greedy: bool = False) -> list[Completion]:
-        config = self.config
-        drawn = (0.0, 1.0) if greedy else (config.temperature, config.top_p)
-        tokens = [prompt.tokens.tolist() for prompt in prompts]
-        made = self.engine.generate(RolloutRequest(tokens, config.max_new_tokens, *drawn, self.seed, streams))
-        check(made, [prompt.id for prompt in prompts], config.max_new_tokens, called(config.rollouts))
+        config, longest = self.config, self.config.max_new_tokens
+        asked = RolloutRequest([prompt.tokens.tolist() for prompt in prompts], longest, streams=streams)
+        if not greedy:
+            asked = replace(asked, temperature=config.temperature, seed=self.seed, **config.truncation())
+        made = self.engine.generate(asked)
+        check(made, [prompt.id for prompt in prompts], longest, called(config.rollouts))
         return made
 
     def _read(self, prompt: Prompt, made: Completion) -> RewardInput:

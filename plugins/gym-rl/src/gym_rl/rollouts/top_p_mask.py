@@ -1,4 +1,4 @@
-"""The tokens that could be drawn: with `top_p`, the set that each token of a completion was drawn from.
+"""The tokens that could be drawn: with `top_p`, `top_k` or `min_p`, the set that each token of a completion was drawn from.
 
 What samples draws from a distribution that is cut and scaled up again. It is the one that is trained: the policy, the policy when
 the round began and the reference are compared over the very set that was drawn from (DeepSeek-V3.2, arXiv:2512.02556, section

@@ -45,21 +45,33 @@ class _Trial:
         return made
 
     @torch.no_grad()
-    def scores(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0, top_p: float = 1.0) -> Tensor:
+    def scores(
+        self,
+        prompt: Sequence[int],
+        answer: Completion,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+    ) -> Tensor:
         """Return the log-probabilities `[tokens, vocabulary]` that the model itself gives where each token was chosen."""
         logits = self.model(input_ids=torch.tensor([[*prompt, *answer.tokens[:-1]]])).logits[0, len(prompt) - 1 :]
         logits = logits.double() / temperature
-        for row in logits if top_p < 1.0 else ():
-            ranked, total = row.softmax(-1).sort(descending=True), 0.0
+        for row in logits:
+            ranked = row.softmax(-1).sort(descending=True)
             for place, token in enumerate(ranked.indices.tolist()):
+                if (top_k and place >= top_k) or ranked.values[place] < min_p * ranked.values[0]:
+                    row[token] = -torch.inf
+            left, total = row.softmax(-1), 0.0
+            for token in ranked.indices.tolist() if top_p < 1.0 else ():
                 if total >= top_p:
                     row[token] = -torch.inf
-                total += float(ranked.values[place])
+                total += float(left[token])
         return logits.log_softmax(-1)
 
-    def apart(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0, top_p: float = 1.0) -> float:
+    def apart(self, prompt: Sequence[int], answer: Completion, temperature: float = 1.0, **cut: Any) -> float:
         """Return the largest difference between the log-probabilities of an answer and the model's own."""
-        own = self.scores(prompt, answer, temperature, top_p).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+        own = self.scores(prompt, answer, temperature, **cut).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
         return float((own - torch.tensor(answer.log_probs)).abs().max())
 
     @property
@@ -116,23 +128,26 @@ def ends(brought: Brought, bench: Bench) -> None:
 
 @laws("log-probabilities are those of the model")
 def truthful(brought: Brought, bench: Bench) -> None:
-    """Of the distribution that is drawn from: at the temperature that was asked for, over the tokens that `top_p` leaves.
+    """Of the distribution that is drawn from: at the temperature asked for, over what `min_p`, `top_k` and `top_p` leave.
 
     At temperature 0 of the one at 1.
     """
     with _trial(brought, bench) as trial:
-        for asked, scored, top_p in (
-            (1.0, 1.0, 1.0),
-            (0.7, 0.7, 1.0),
-            (0.0, 1.0, 1.0),
-            (1.0, 1.0, 0.6),
-            (0.7, 0.7, 0.9),
-        ):
-            for prompt, answer in zip(PROMPTS, trial.ask(temperature=asked, top_p=top_p), strict=True):
-                apart = trial.apart(prompt, answer, scored, top_p)
-                assert apart <= trial.rounding, (
-                    f"{apart:.2g} from the model's own at temperature {asked}, top_p {top_p}"
-                )
+        cuts: tuple[tuple[float, float, dict[str, Any]], ...] = (
+            (1.0, 1.0, {}),
+            (0.7, 0.7, {}),
+            (0.0, 1.0, {}),
+            (1.0, 1.0, {"top_p": 0.6}),
+            (0.7, 0.7, {"top_p": 0.9}),
+            (1.0, 1.0, {"top_k": 5}),
+            (0.7, 0.7, {"min_p": 0.3}),
+            (1.0, 1.0, {"top_k": 9, "min_p": 0.2, "top_p": 0.8}),
+        )
+        for asked, scored, cut in cuts:
+            for prompt, answer in zip(PROMPTS, trial.ask(temperature=asked, **cut), strict=True):
+                apart = trial.apart(prompt, answer, scored, **cut)
+                told = "".join(f", {name} {value}" for name, value in cut.items())
+                assert apart <= trial.rounding, f"{apart:.2g} from the model's own at temperature {asked}{told}"
 
 
 @laws("temperature 0 takes the likeliest token")

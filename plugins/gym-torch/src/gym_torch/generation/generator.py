@@ -76,6 +76,8 @@ class Generator:
         streams: Sequence[int] | None = None,
         keys: Sequence[Hashable] | None = None,
         around: Around | None = None,
+        top_k: int = 0,
+        min_p: float = 0.0,
     ) -> list[Completion]:
         """Continue each prompt until a stop token or `max_new_tokens`.
 
@@ -92,6 +94,8 @@ class Generator:
             streams: for each prompt the number of its random numbers; by default its index in the list.
             keys: what an answer depends on beside its prompt, such as whose it is: only prompts of one key are computed once.
             around: makes the context of each forward pass, given the keys of its rows.
+            top_k: as `top_p`.
+            min_p: as `top_p`.
 
         Returns:
             A completion for each prompt, in order.
@@ -102,7 +106,7 @@ class Generator:
             why = f"{len(limits)} limits for {len(prompts)} prompts" if all(prompts) else "a prompt has no tokens"
             raise GymError(why, where="Generator.generate")
         streams = range(len(prompts)) if streams is None else streams
-        options = SamplingOptions(temperature, top_p, seed=seed)
+        options = SamplingOptions(temperature, top_p, top_k, seed, min_p)
         stop = self._stop if stop_ids is None else set(stop_ids)
         each = zip(prompts, limits, streams, keys or [None] * len(prompts), strict=True)
         rows = [Row(tuple(prompt), limit, stop, options, stream, key) for prompt, limit, stream, key in each]

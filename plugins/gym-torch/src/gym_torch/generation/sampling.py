@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gym_torch.model.nucleus import nucleus
+from gym_torch.model.nucleus import likely, nucleus
 
 COLDEST = 1e-5  #: temperature below which the likeliest token is taken, as vLLM does; logits divided by less overflow
 BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in fp64
@@ -28,6 +28,7 @@ class SamplingOptions(NamedTuple):
     top_p: float = 1.0
     top_k: int = 0  #: 0 is off
     seed: int = 0
+    min_p: float = 0.0  #: 0 is off
 
 
 class Scores(NamedTuple):
@@ -62,19 +63,19 @@ def choose_rows(
         logits = logits.float().clone()
         for row, adjust in adjusts.items():
             logits[row] = adjust(logits[row])
-    alike: dict[tuple[float, float, int], list[int]] = {}
+    alike: dict[tuple[float, float, int, float], list[int]] = {}
     for row, each in enumerate(options):
-        alike.setdefault(each[:3], []).append(row)
+        alike.setdefault((each.temperature, each.top_p, each.top_k, each.min_p), []).append(row)
     draws = [
         uniform(each.seed, *place) if each.temperature else 0.0 for each, place in zip(options, places, strict=True)
     ]
     if len(alike) == 1:
-        ((temperature, top_p, top_k),) = alike
-        return choose(logits, temperature, top_p, draws, top_k)
+        ((temperature, top_p, top_k, min_p),) = alike
+        return choose(logits, temperature, top_p, draws, top_k, min_p)
     tokens = torch.empty(len(options), dtype=torch.long, device=logits.device)
     log_probs = torch.empty(len(options), device=logits.device)
-    for (temperature, top_p, top_k), rows in alike.items():
-        found = choose(logits[rows], temperature, top_p, [draws[row] for row in rows], top_k)
+    for (temperature, top_p, top_k, min_p), rows in alike.items():
+        found = choose(logits[rows], temperature, top_p, [draws[row] for row in rows], top_k, min_p)
         tokens[rows], log_probs[rows] = found
     return tokens, log_probs
 
@@ -87,7 +88,12 @@ def scores_of(logits: Tensor, token: int, count: int) -> Scores:
 
 
 def choose(
-    logits: Tensor, temperature: float, top_p: float, uniforms: Sequence[float], top_k: int = 0
+    logits: Tensor,
+    temperature: float,
+    top_p: float,
+    uniforms: Sequence[float],
+    top_k: int = 0,
+    min_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Choose one token for each row.
 
@@ -97,10 +103,11 @@ def choose(
         top_p: sample among the likeliest tokens that together hold this much probability (arXiv:1904.09751).
         uniforms: a number in [0, 1) for each row; not looked at where the likeliest is taken.
         top_k: sample among so many likeliest tokens, of which `top_p` is a share; 0 is off.
+        min_p: sample among tokens at least so many times as likely as the likeliest, of which `top_p` is a share; 0 is off.
 
     Returns:
         Tokens `[rows]` int64, and their log-probabilities `[rows]` fp32 in the distribution that they are drawn from:
-        `softmax(logits / temperature)` over the tokens that `top_k` and `top_p` leave. Greedy reports `softmax(logits)`,
+        `softmax(logits / temperature)` over the tokens that `min_p`, `top_k` and `top_p` leave. Greedy reports `softmax(logits)`,
         uncut.
 
     """
@@ -109,9 +116,8 @@ def choose(
         tokens = logits.argmax(-1, keepdim=True)
     else:
         logits = logits if temperature == 1.0 else logits / temperature
-        if 0 < top_k < logits.shape[-1]:
-            least = logits.topk(top_k, -1).values[:, -1:]
-            logits = logits.masked_fill(logits < least, -torch.inf)
+        if top_k or min_p:
+            logits = logits.masked_fill(~likely(logits, top_k, min_p), -torch.inf)
         probs = logits.softmax(-1)
         if top_p < 1.0:
             kept = nucleus(probs, top_p)

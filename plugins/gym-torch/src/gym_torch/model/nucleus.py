@@ -1,15 +1,42 @@
-"""Nucleus sampling (top-p, arXiv:1904.09751): which tokens can be drawn."""
+"""Which tokens can be drawn: the likeliest, by their number (top-k), by the share of the first (min-p) or by their sum (top-p).
+
+The order is vLLM's: `min_p` and `top_k` look at the whole distribution, `top_p` at what they leave.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 
+def drawable(logits: Tensor, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Tensor:
+    """Return which tokens can be drawn by `logits` `[rows, vocabulary]`, bool; at least one of each row."""
+    kept = likely(logits, top_k, min_p)
+    if top_p < 1.0:
+        kept &= nucleus(logits.masked_fill(~kept, -torch.inf).softmax(-1), top_p)
+    return kept
+
+
+def likely(logits: Tensor, top_k: int, min_p: float) -> Tensor:
+    """Return which tokens are among the `top_k` likeliest (0 is off), and at least `min_p` times as likely as the likeliest.
+
+    Tokens as likely as the last of the `top_k` are among them (min-p: arXiv:2407.01082).
+    """
+    least = torch.full_like(logits[..., :1], -torch.inf)
+    if min_p > 0:
+        least = logits.amax(-1, keepdim=True) + math.log(min_p)
+    if 0 < top_k < logits.shape[-1]:
+        least = torch.maximum(least, logits.topk(top_k, -1).values[..., -1:])
+    return logits >= least
+
+
 def nucleus(probs: Tensor, top_p: float) -> Tensor:
     """Return which tokens can be drawn, bool `[rows, vocabulary]`: the fewest of the likeliest that together hold `top_p`.
 
-    Of equally likely ones the first. `probs` are `[rows, vocabulary]`; at least one token is left.
+    Of equally likely ones the first (nucleus sampling, arXiv:1904.09751). `probs` are `[rows, vocabulary]`; at least one token is
+    left.
     """
     ranked, order = probs.sort(dim=-1, descending=True, stable=True)
     kept = ranked.cumsum(-1, dtype=torch.float64) - ranked < top_p
