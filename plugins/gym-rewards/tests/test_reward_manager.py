@@ -54,6 +54,12 @@ def typed(when, cost, raw, nested):
     return [float(when[0].minute == 4 and cost[0] * 10 == 1 and raw[0][1] == 255 and nested[0][0]["day"].day == 2)]
 def everything(texts, **columns): return [float(len(columns.keys() & {"when", "cost", "raw", "tags", "nested"}))]
 def tagged(texts, tags): return [1.0]
+def splits(texts, made=[]):
+    made.append(1)
+    child = os.fork()
+    if not child: return [-1.0] * len(texts)
+    os.waitpid(child, 0)
+    return [len(made)] * len(texts)
 def calls(texts, made=[]): made.append(1); return [len(made)] * len(texts)
 """
 
@@ -111,6 +117,11 @@ def test_no_answers_and_no_opinion(judge, function):
 def test_a_function_keeps_its_state_between_calls(judge, function):
     one = judge({"calls": function("calls")})
     assert [one(ANSWERS).totals[0] for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_child_of_a_function_that_returns_too_answers_nothing(judge, function):
+    one = judge({"splits": function("splits")}, timeout=20)
+    assert [one(ANSWERS).totals for _ in range(3)] == [[1] * 4, [2] * 4, [3] * 4]
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def serve() -> None:
     os.dup2(null, 0)
     os.dup2(2, 1)  # what is printed is for people
     function: Any = None
+    own = os.getpid()
     for line in reader:
         seconds, content = json.loads(line)
         # Nobody may be left to kill this process: then the alarm, which no running code can hold up, ends it.
@@ -158,6 +159,8 @@ def serve() -> None:
             answer = json.dumps(["raised", f"{problem.why}\n-> {problem.fix}" if problem.fix else problem.why])
         except Exception as error:  # the border to code of users
             answer = json.dumps(["raised", f"{type(error).__name__}: {error}"[:2000]])
+        if os.getpid() != own:  # a child of what was called came back here: the answer is for its parent to give
+            os._exit(0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         writer.write(answer + "\n")
         writer.flush()
