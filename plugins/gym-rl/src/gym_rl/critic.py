@@ -9,19 +9,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gym_rl.policy import RolloutPolicy
+from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.scalar_head import ScalarHead, freeze_lm_head, head_of
-from gym_torch.policy import Policy
 from gym_torch.trained_part import FirstStepBatch
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
@@ -98,14 +99,15 @@ class SeparateCritic(Critic):
         self.head.restore(path / FOLDER)
 
 
-class ActorCritic(Policy[Any]):
+class ActorCritic(RolloutPolicy):
     """A policy whose critic looks at the same batches."""
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return log-probabilities of `batch.targets` and the values before them, `[2, n]` fp32."""
+    def forward(self, batch: RolloutBatch) -> Tensor:
+        """Return what `scored` does, and below it the values before the targets: `[2, n]` or `[3, n]`, fp32."""
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
             hidden = self.hidden(batch)
-            return torch.stack([self.log_probs(batch, hidden), self._critic(batch, lambda: hidden)])
+            scores = self.scored(batch, hidden)
+            return torch.cat([scores.view(-1, len(batch.targets)), self._critic(batch, lambda: hidden)[None]])
 
     def values(self, batch: Batch) -> Tensor:
         """Return the values alone, `[n]` fp32."""

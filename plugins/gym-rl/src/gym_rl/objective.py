@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
 from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
+from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.rollouts.routing_replay import lay_out_experts
@@ -23,12 +25,14 @@ from gym_rl.rollouts.top_p_mask import top_p_sets
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
+from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 
 
 class PolicyObjective(Objective[RolloutBatch, Rollout]):
     """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
 
+    policy: ClassVar[type[Policy[Any]]] = RolloutPolicy
     aggregate: LossAggregation = TokenMean()
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
@@ -62,6 +66,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             **vars(replace(batch, nucleus=top_p_sets(rollouts), experts=experts)),
             share=sum(rollout.share for rollout in rollouts),
             fresh=rollouts[0].fresh,
+            entropy=bool(self.config.entropy_coef),
         )
 
     def weight(self, batch: RolloutBatch) -> float:
@@ -70,7 +75,8 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
 
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
-        log_probs = policy(batch)
+        said = policy(batch)
+        log_probs, entropy = said if batch.entropy else (said, 0.0)
         batch = batch.with_columns({"old_log_probs": batch.columns.get("old_log_probs", log_probs.detach())})
         terms = {**self.tokens(log_probs, batch), **ratio_metrics(log_probs.detach(), batch)}
         loss = terms.pop("loss")
@@ -85,6 +91,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         loss = loss * self.correction(
             log_ratio(batch.old_log_probs, batch.sampling_log_probs), batch.owner, batch.responses
         )
+        loss = loss - self.config.entropy_coef * entropy
         metrics: dict[str, Metric] = {
             name: Ratio(each.sum(), each.new_tensor(len(each))) for name, each in terms.items()
         }

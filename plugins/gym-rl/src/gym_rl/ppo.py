@@ -61,8 +61,8 @@ class PPOLoss(ClippedTokens):
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the sum over tokens of both losses, and each."""
         config = self.config
-        log_probs, values = policy(batch)
-        loss, metrics = super().loss(lambda _: log_probs, batch)
+        *scores, values = policy(batch)
+        loss, metrics = super().loss(lambda _: torch.stack(scores).squeeze(0), batch)
         old, returns = batch.columns["values"], batch.columns["returns"]
         errors = policy_losses.value_loss(values, old, returns.nan_to_num(), config.cliprange_value)
         errors = torch.where(returns.isnan(), 0.0, errors)

@@ -79,6 +79,9 @@ class PolicyGradient(TorchAlgorithm):
     kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k3_is"
     """KL estimator: `k2`, `k3` or `k3_is` (`gym_rl.formulas.kl`) as a term of the loss; or `k1_in_reward`, subtracted from the
     reward of each token."""
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
+    (`entropy_coeff` in verl); 0 is off."""
     ref_model: str | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     importance_sampling_correction: Literal["none", "tis", "sequence_tis", "icepop", "mis", "geo"] = "tis"

@@ -18,6 +18,7 @@ class RolloutBatch(ResponseBatch):
 
     share: float  #: of the completions of the step, see `gym_rl.rollouts.experience.Rollout`
     fresh: bool  #: whether the policy is still the one that sampled
+    entropy: bool = False  #: whether the entropy at each target counts in the loss
 
     @property
     def sampling_log_probs(self) -> Tensor:

@@ -113,13 +113,42 @@ def nucleus_log_probs(
     rows_of = kept[:, 0].contiguous()
 
     def log_probs(logits: Tensor, rows: slice) -> Tensor:
-        ends = torch.searchsorted(rows_of, torch.tensor([rows.start, rows.stop], device=rows_of.device))
-        own = kept[int(ends[0]) : int(ends[1])]
-        out = torch.ones_like(logits, dtype=torch.bool)
-        out[own[:, 0] - rows.start, own[:, 1]] = False
+        out = _left_out(logits, kept, rows_of, rows)
         return logits.masked_fill(out, -torch.inf).log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
 
     return map_logits(hidden, head, log_probs, chunk)
+
+
+def log_probs_and_entropies(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, kept: Tensor | None = None, chunk: int = CHUNK
+) -> Tensor:
+    """Return `log p(target)` and the entropy of the distribution of every row, in nats, `[2, n]`; both have gradients.
+
+    Arguments as those of `nucleus_log_probs`; with `kept` both are of the distribution over these tokens alone. The logits of one
+    chunk exist at a time, and are computed again in the backward pass.
+    """
+    rows_of = None if kept is None else kept[:, 0].contiguous()
+
+    def both(logits: Tensor, rows: slice) -> Tensor:
+        finite = logits
+        if kept is not None and rows_of is not None:
+            out = _left_out(logits, kept, rows_of, rows)
+            logits, finite = logits.masked_fill(out, -torch.inf), logits.masked_fill(out, 0.0)
+        scores = logits.log_softmax(1)
+        # log-sum-exp less the mean logit: -p log p has no gradient where p is 0.
+        entropy = logits.logsumexp(1) - (scores.exp() * finite).sum(1)
+        return torch.stack([scores.gather(1, targets[rows, None])[:, 0], entropy], 1)
+
+    return map_logits(hidden, head, both, chunk).T
+
+
+def _left_out(logits: Tensor, kept: Tensor, rows_of: Tensor, rows: slice) -> Tensor:
+    """Return which logits of some rows are of tokens that could not be drawn; `rows_of` is the first column of `kept`."""
+    ends = torch.searchsorted(rows_of, torch.tensor([rows.start, rows.stop], device=rows_of.device))
+    own = kept[int(ends[0]) : int(ends[1])]
+    out = torch.ones_like(logits, dtype=torch.bool)
+    out[own[:, 0] - rows.start, own[:, 1]] = False
+    return out
 
 
 @torch.no_grad()
