@@ -249,6 +249,19 @@ class Shares(Full):
         self.model.model.norm.weight.data.mul_(1 - step / total)
 
 
+class Whole(Full):
+    """Looks at a sample as a whole, which it does not declare."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.model.model.register_forward_hook(self._scale, with_kwargs=True)
+
+    def _scale(self, backbone, arguments, options, output):
+        if backbone.training and "spans" in options:
+            output.last_hidden_state = output.last_hidden_state * len(options["spans"].lengths)
+        return output
+
+
 class Claims(Full):
     """Says that it makes an adapter, and makes a model."""
 
@@ -261,6 +274,7 @@ class Claims(Full):
         (WrongMerge, adapters.merges),
         (Peeks, adapters.needs),
         (Shares, adapters.needs),
+        (Whole, adapters.shares_prefixes),
         (Claims, adapters.saves),
         (Full, adapters.refuses_to_merge),
         (Refuses, adapters.refuses_to_merge),

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gym_sft import ASFT, SFT, Pretrain
+from gym_core import load_recipe
 from gym_testkit.architectures import build
 from gym_testkit.bench import Bench
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.model.loading import LoadedModel
-from gym_torch.packing import PACKED, PADDED
+from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.segment_spans import Spans
 from gym_torch.shared_prefixes import LEAST, SHARED, split, training_layout
@@ -114,36 +114,44 @@ def test_loss_and_gradient_are_those_of_the_samples_apart() -> None:
     assert_equal(found(once), found(whole))
 
 
-def test_what_is_drawn_or_counted_for_each_sample_is_not_shared() -> None:
+def test_what_is_drawn_or_counted_for_each_sample_is_not_shared(bench: Bench) -> None:
     model = build("qwen3_moe")
     loaded = LoadedModel(model, Path("somewhere"), "a model", layout=PACKED)
-    assert training_layout(SFT(), loaded, model) is SHARED
-    assert training_layout(SFT(), replace(loaded, layout=PADDED), model) is PADDED
-    assert training_layout(Pretrain(), loaded, model) is PACKED
+
+    def chosen(algorithm: str = "sft", loaded: LoadedModel = loaded, **more: str) -> Layout:
+        return training_layout(load_recipe(bench.recipe(algorithm) | more), loaded, model)
+
+    assert chosen() is chosen(adapter="lora") is SHARED
+    assert chosen(loaded=replace(loaded, layout=PADDED)) is PADDED
+    assert chosen("pretrain") is chosen(adapter="longlora") is PACKED
     for more in ({"neftune_noise_alpha": 5.0}, {"router_aux_loss_coef": 0.0}):
-        assert training_layout(SFT(), replace(loaded, **more), model) is PACKED
+        assert chosen(loaded=replace(loaded, **more)) is PACKED
     model.model.layers[0].self_attn.attention_dropout = 0.1
-    assert training_layout(SFT(), loaded, model) is PACKED
-    assert training_layout(ASFT(), loaded, model) is SHARED  # which turns dropout off
+    assert chosen() is PACKED
+    assert chosen("asft") is SHARED  # which turns dropout off
+
+
+def told_to_be_short() -> list[dict[str, object]]:
+    """Return rows of conversations that begin with one system prompt."""
+    system = "You answer every question with one word, and never with more than that."
+    turns = (("system", system), ("user", "{}?"), ("assistant", "{}"))
+    return [
+        {"messages": [{"role": role, "content": text.format(word)} for role, text in turns]}
+        for word in ("one", "two", "three", "four")
+    ]
 
 
 def test_a_run_counts_the_tokens_of_its_samples(bench: Bench) -> None:
     """The same rows with and without dropout, which keeps them apart: as many tokens, and about the same first loss."""
-    system = "You answer every question with one word, and never with more than that."
-    rows = [
-        {
-            "messages": [
-                {"role": "system", "content": system},
-                {"role": "user", "content": q},
-                {"role": "assistant", "content": a},
-            ]
-        }
-        for q, a in (("a?", "one"), ("b?", "two"), ("c?", "three"), ("d?", "four"))
-    ]
-    made = bench.recipe("sft", max_steps=2) | {"data": str(bench.file(rows))}
+    made = bench.recipe("sft", max_steps=2) | {"data": str(bench.file(told_to_be_short()))}
     lora = {"name": "lora", "rank": 2}
     once = bench.run(made | {"adapter": lora}, "once")
     apart = bench.run(made | {"adapter": lora | {"dropout": 1e-9}}, "apart")
     assert once.series("tokens") == apart.series("tokens")
     for key in ("loss", "grad_norm"):
         assert once.series(key) == pytest.approx(apart.series(key), rel=1e-5)
+
+
+def test_an_adapter_that_looks_at_whole_samples_trains_on_rows_that_begin_alike(bench: Bench) -> None:
+    made = bench.recipe("sft", max_steps=1) | {"data": str(bench.file(told_to_be_short()))}
+    assert bench.run(made | {"adapter": {"name": "longlora", "rank": 2}}).series("loss")

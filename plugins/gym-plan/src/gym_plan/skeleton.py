@@ -141,7 +141,7 @@ def built_alone(
         groups=groups_with(model, repeat),
         weights=sum(tensor.nbytes for tensor in tensors),
         gradients=sum(weight.nbytes for weight in trained),
-        layout=training_layout(torch_algorithm(recipe), loaded, model),
+        layout=training_layout(recipe, loaded, model),
         sharing=sharing(recipe, loaded),
     )
 

@@ -16,8 +16,8 @@ from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import steps_end_with_epochs
 from gym_torch.objective import Objective
-from gym_torch.packing import PACKED, Layout
-from gym_torch.shared_prefixes import SHARED
+from gym_torch.packing import Layout
+from gym_torch.shared_prefixes import may_share
 from gym_torch.source import Dataset, Examples, Source
 
 LOOK = 200  #: steps whose batches are looked at for the largest
@@ -96,7 +96,7 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
         raise GymError("there is no tokenizer beside config.json")
     algorithm = torch_algorithm(recipe)
     assert recipe.data is not None  # such algorithms need some
-    branches = algorithm.branches and layout in (PACKED, SHARED)
+    branches = may_share(recipe, layout)
     prepared = recipe.data.build(tokenizer=path, rows=algorithm.rows, seed=train.seed, branches=branches)
     examples: Examples = prepared.train
     return examples

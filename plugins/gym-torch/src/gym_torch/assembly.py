@@ -159,7 +159,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         changeover=changeover,
     )
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
-    objective.layout = training_layout(config, model, adapted.model)
+    objective.layout = training_layout(recipe, model, adapted.model)
     summary.tell_start(job, policy, described(recipe, data))
 
     with job.observer:

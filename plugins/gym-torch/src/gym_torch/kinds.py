@@ -33,6 +33,9 @@ class Adapter(Held):
     """Whether it looks at the gradients of each step; optimizers that leave none, and shards of them, are then refused."""
     needs_total_steps: ClassVar[bool] = False
     """Whether what it does in a step follows from how many a run has; going on with more is then refused."""
+    shares_prefixes: ClassVar[bool] = True
+    """Whether what is computed of a token in training follows from it and those before it alone, so that what samples begin with
+    alike can be computed once. Otherwise each sample is computed by itself."""
 
     def uniform_layers(self) -> bool:
         """Return whether layers that are alike stay so, however many there are, so that a plan adapts only a few."""

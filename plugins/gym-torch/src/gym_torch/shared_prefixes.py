@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
 
+from gym_core import Recipe
 from gym_torch.batch import Batch, Example, Piece, packed
-from gym_torch.config import TorchAlgorithm
+from gym_torch.config import torch_algorithm
+from gym_torch.kinds import Adapter, part
 from gym_torch.model import load_balancing
 from gym_torch.model.dropout import dropouts
 from gym_torch.model.loading import LoadedModel
@@ -92,13 +94,20 @@ def _lay_out(examples: Sequence[Example], prefixes: Sequence[int | None]) -> Bat
 SHARED = replace(PACKED, name="packed, shared prefixes once", lay_out=_lay_out)
 
 
-def training_layout(config: TorchAlgorithm, loaded: LoadedModel, model: PreTrainedModel) -> Layout:
-    """Return the layout that an algorithm trains a model in, which was `loaded` and is adapted by now.
+def may_share(recipe: Recipe, layout: Layout) -> bool:
+    """Return whether samples of one batch may have tokens in common: the algorithm, its adapter and the layout allow it."""
+    adapter = part(recipe, Adapter)
+    shares = torch_algorithm(recipe).branches and (adapter is None or adapter.shares_prefixes)
+    return shares and layout in (PACKED, SHARED)  # padded, what they share would stand in every row again
 
-    Prefixes are shared where the loss of the algorithm asks for no more than tokens (`branches`), and a beginning is computed
-    alike for each sample that has it: dropout and noise on embeddings are drawn for each, and the balance of experts counts
-    each of its tokens.
+
+def training_layout(recipe: Recipe, loaded: LoadedModel, model: PreTrainedModel) -> Layout:
+    """Return the layout that a recipe trains a model in, which was `loaded` and is adapted by now.
+
+    Prefixes are shared where samples may share tokens, and a beginning is computed alike for each sample that has it: dropout
+    and noise on embeddings are drawn for each, and the balance of experts counts each of its tokens.
     """
+    config = torch_algorithm(recipe)
     drawn = not config.disable_dropout and next(dropouts(model), None) is not None
     apart = drawn or loaded.neftune_noise_alpha or load_balancing.wanted(model, loaded.router_aux_loss_coef)
-    return SHARED if config.branches and loaded.layout is PACKED and not apart else loaded.layout
+    return SHARED if may_share(recipe, loaded.layout) and not apart else loaded.layout

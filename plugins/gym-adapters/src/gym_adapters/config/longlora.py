@@ -39,6 +39,7 @@ class LongLoRA(LoRA):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.longlora:LongLoraAdapter"
+    shares_prefixes: ClassVar[bool] = False  # the groups of a sample follow from its length
 
     groups: PositiveInt = 4
     """Parts of a sample within which it attends in training; 1 is full attention, which is what inference does in any case."""

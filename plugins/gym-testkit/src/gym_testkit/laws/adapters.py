@@ -15,9 +15,13 @@ from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.batch import Piece, padded
+from gym_torch.attention.segment_attention import NAME
+from gym_torch.batch import Batch, Piece, packed, padded
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel, build_adapter
+from gym_torch.model.dropout import disable_dropout
+from gym_torch.policy import Policy
+from gym_torch.shared_prefixes import split
 from gym_torch.trained_part import FirstStepBatch
 
 laws = laws_of("adapters", "adapter")
@@ -160,6 +164,27 @@ def needs(brought: Brought, bench: Bench) -> None:
         assert same, "what it does follows from how many steps there are, and it does not declare `needs_total_steps`"
 
 
+def _shares_prefixes(brought: Brought) -> bool:
+    return cast(type[Adapter], brought.cls).shares_prefixes
+
+
+@laws("what samples begin with is computed once", _shares_prefixes)
+def shares_prefixes(brought: Brought, bench: Bench) -> None:
+    """In training, samples that begin alike have the log-probabilities that they have where each is computed by itself."""
+    base = _base(brought, bench)
+    base.set_attn_implementation(NAME)
+    adapted = _adapt(brought, base)
+    _train(adapted)
+    disable_dropout(adapted.model)
+    policy: Policy[Batch] = Policy(adapted.model).train()
+    begun = _tokens()[0, :20].tolist()
+    samples = [_learnt(begun + [own] * (own + 1), len(begun)) for own in range(3)]
+    with torch.no_grad():
+        apart = torch.cat([policy(packed([each])) for each in samples])
+        together = policy(packed(*split(samples)))
+    assert torch.allclose(together, apart, rtol=1e-4, atol=1e-4), "declare `shares_prefixes = False`"
+
+
 @laws("the same seed begins the same")
 def seeded(brought: Brought, bench: Bench) -> None:
     """Whatever is drawn at random follows from the seed alone, not from what was drawn before."""
@@ -211,6 +236,11 @@ def _tokens() -> Tensor:
 def _logits(model: PreTrainedModel) -> Tensor:
     model.eval()
     return deepcopy(model(input_ids=_tokens()).logits)
+
+
+def _learnt(tokens: list[int], start: int) -> Piece:
+    """Return a sample that is learnt from a token on."""
+    return Piece(str(tokens[-1]), torch.tensor(tokens).int().numpy(), (torch.arange(len(tokens)) >= start).numpy())
 
 
 def _train(adapted: AdaptedModel) -> None:

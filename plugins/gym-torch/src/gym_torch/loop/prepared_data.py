@@ -23,7 +23,7 @@ from gym_torch.contract_checks import plain_data
 from gym_torch.kinds import part
 from gym_torch.loop.sample_positions import SamplePositions
 from gym_torch.model.loading import LoadedModel
-from gym_torch.packing import PACKED
+from gym_torch.shared_prefixes import may_share
 from gym_torch.source import E_co, Examples
 from gym_torch.streaming import Window, Windows
 
@@ -206,7 +206,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         rows=config.rows,
         seed=recipe.train.seed,
         day=begun(run.record),
-        branches=config.branches and model.layout is PACKED,  # padded, what they share would stand in every row again
+        branches=may_share(recipe, model.layout),
     )
     first: list[object] = []
     run.ranks.agree(lambda: first.append(build()))
