@@ -51,3 +51,8 @@ for _part in {name.rpartition(".")[0] for name in _names()} - {""}:
     sys.modules[_module.__name__] = _module
 
 __getattr__, __dir__ = partial(_resolve, ""), partial(_list, "")
+
+if __name__ == "__main__":
+    from gym_core.cli import main
+
+    main()

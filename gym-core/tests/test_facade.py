@@ -40,6 +40,11 @@ def test_names_are_there(code):
     python(code)
 
 
+def test_as_a_program_it_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "gym", "trainn"], capture_output=True, text=True)
+    assert done.returncode == 2 and "did you mean `gym train`?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
