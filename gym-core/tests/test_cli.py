@@ -80,6 +80,23 @@ def test_what_cannot_be_written_is_no_success(site):
         assert subprocess.run(command, stdout=full, stderr=subprocess.DEVNULL, env=environment, timeout=60).returncode
 
 
+def test_a_program_that_cannot_be_told_is_told_beside_it(site, recipe):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
+    command = [sys.executable, "-m", "gym_core.cli", "validate", recipe(), "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_without_output_does_its_work(site, recipe, closed):
+    """As daemons are started, with nothing to write to."""
+    command = f"{sys.executable} -m gym_core.cli validate {recipe()} {closed}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_who_has_seen_enough_is_no_error(site):
     """`gym plugins list | head -1`: the pipe is closed before all of it is written."""
     reading, writing = os.pipe()

@@ -127,8 +127,8 @@ def _leave(codes: list[int]) -> None:
     What has no code had its traceback printed. What cannot be written is told, and is an exit code, by Python's own end.
     """
     with suppress(OSError, IndexError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the process was started with it closed
+            stream.flush()
         _exit(codes[0])
 
 
@@ -203,6 +203,7 @@ def report(error: errors.GymError, as_json: bool) -> None:
     if error.quiet:
         return
     if as_json:
-        click.echo(json.dumps({"problems": [problem.to_json() for problem in error.problems]}, indent=2))
-    else:
-        click.echo("\n".join(f"error: {problem}" for problem in error.problems), err=True)
+        with suppress(OSError):  # where that cannot be written, people are told
+            click.echo(json.dumps({"problems": [problem.to_json() for problem in error.problems]}, indent=2))
+            return
+    click.echo("\n".join(f"error: {problem}" for problem in error.problems), err=True)
