@@ -8,6 +8,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from gym_core.component import Config
 
+Count = Annotated[int, Field(gt=0, lt=2**31)]
+
 
 class Train(Config):
     """How long to train, on how much at a time, and what to write down on the way."""
@@ -16,11 +18,11 @@ class Train(Config):
     """Passes over the data; may be a fraction."""
     max_steps: PositiveInt | None = None
     """Optimizer steps after which to stop, whatever `epochs` says."""
-    batch_size: PositiveInt = 8
+    batch_size: Count = 8
     """Sequences in one forward pass of one process."""
-    batch_tokens: PositiveInt | Literal["auto"] | None = None
+    batch_tokens: Count | Literal["auto"] | None = None
     """Tokens in one forward pass of one process, padding included; replaces `batch_size`. `auto`: as many as fit."""
-    accumulate: PositiveInt = 1
+    accumulate: Count = 1
     """Forward passes in one optimizer step, over all processes together: a step is the same however many work on it."""
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
     """Peak learning rate."""
@@ -33,7 +35,7 @@ class Train(Config):
     gradient_checkpointing: bool | PositiveInt | Literal["selective", "tiled", "offload", "auto"] = False
     """Layers that compute activations again: every one, or each so many-th; `selective`: all but matrix products and attention;
     `tiled`: every one, in slices of the row; `offload`: those, inputs put on the disk or the host; `auto`: as little as fits."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything random: weights, sample order, dropout."""
     shuffle: bool = True
     """Whether samples come in a random order, another one each epoch."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gym_torch_bench import Samples, samples
+from pydantic import ValidationError
 
-from gym_core import DataError, Train
+from gym_core import DataError, RecipeError, Train
 from gym_torch.source import Dataset, order
 
 
@@ -111,3 +112,24 @@ def test_no_samples_and_other_samples_are_errors() -> None:
     before = Dataset(samples(10), Train(), fingerprint="a").state_dict()
     with pytest.raises(DataError, match="fingerprint was a, is b"):
         Dataset(samples(10), Train(), fingerprint="b").load_state_dict(before, {})
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 10**12}, {"max_steps": 10**30}, {"epochs": 1e12}, {"epochs": 1e300}])
+@pytest.mark.parametrize("size", [{"batch_size": 4}, {"batch_tokens": 4}])
+@pytest.mark.parametrize("whole_epochs", [False, True])
+def test_a_run_without_an_end_is_refused_before_it_fills_memory(
+    length: dict[str, Any], size: dict[str, int], whole_epochs: bool
+) -> None:
+    if whole_epochs and "batch_tokens" in size:
+        return
+    with pytest.raises(RecipeError, match="too many to plan") as caught:
+        Dataset(samples(10), Train(**length, **size), whole_epochs=whole_epochs)
+    assert caught.value.problems[0].key == f"train.{next(iter(length))}"
+
+
+@pytest.mark.parametrize("key", ["batch_size", "batch_tokens", "accumulate", "seed"])
+def test_numbers_that_no_machine_takes_are_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match="less than"):
+        Train(**{key: 10**30})
+    most = Train(batch_size=2**31 - 1, accumulate=2**31 - 1, seed=2**63 - 1, epochs=3)
+    assert len(ids(Dataset(samples(10), most))) == 1

@@ -18,12 +18,15 @@ import numpy.typing as npt
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from gym_core import DataError, Train
+from gym_core import DataError, RecipeError, Train
 from gym_torch.batch import Example
 from gym_torch.packing import PACKED, Ints, Layout
 
 E = TypeVar("E", bound=Example, default=Example)
 E_co = TypeVar("E_co", bound=Example, default=Example, covariant=True)
+
+
+MOST_STEPS = 10**8  #: of a run over samples that are there: where each step begins is in memory
 
 
 class Examples(Protocol[E_co]):
@@ -159,6 +162,7 @@ class Dataset(Source, Generic[E]):
             return self._epoch_bounds(train.batch_size * train.accumulate)[taken:]
         samples = max(1, round(train.epochs * len(self.examples))) - gone
         most = train.max_steps and train.max_steps - taken
+        _check_length(train, most or samples // (train.batch_size * train.accumulate))
         if isinstance(train.batch_tokens, int):
             return gone + self._token_bounds(train.batch_tokens * train.accumulate, gone, samples, most)
         size = train.batch_size * train.accumulate
@@ -169,6 +173,7 @@ class Dataset(Source, Generic[E]):
         """Let each epoch end a step: of its steps the last alone may be smaller than `size` samples."""
         samples, train = len(self.examples), self.train
         each = ceil(samples / size)
+        _check_length(train, train.max_steps or train.epochs * each)
         epochs, within = np.divmod(np.arange((train.max_steps or ceil(train.epochs * each)) + 1, dtype=np.int64), each)
         return epochs * samples + np.minimum(within * size, samples)
 
@@ -197,6 +202,17 @@ class Dataset(Source, Generic[E]):
             order(self.train.seed, int(epoch), len(self.examples))
             if self.train.shuffle
             else _in_turn(len(self.examples))
+        )
+
+
+def _check_length(train: Train, steps: float) -> None:
+    """Raise RecipeError where a run has more steps than there is room to plan."""
+    if steps > MOST_STEPS:
+        key = "max_steps" if train.max_steps else "epochs"
+        raise RecipeError(
+            f"a run of {steps:.3g} steps has too many to plan, more than {MOST_STEPS:,}",
+            key=f"train.{key}",
+            fix="name fewer: a run that is finished can be made longer",
         )
 
 
