@@ -107,6 +107,28 @@ def test_overwrite_sets_aside_and_deletes_nothing(recipe, tmp_path):
     assert (tmp_path / "out.before-1" / "model" / "words.txt").read_text() == "words 1.0"
 
 
+@pytest.mark.parametrize("output", [".", "..", "{cwd}", "link"])
+def test_the_folder_that_a_command_runs_in_is_never_set_aside(recipe, tmp_path, monkeypatch, output):
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "rows.json").write_text("precious")
+    (here / "link").symlink_to(here)
+    monkeypatch.chdir(here)
+    with pytest.raises(BusyError, match="this command runs in") as caught:
+        execute(recipe(output=output.format(cwd=here), train={"overwrite": True}))
+    assert caught.value.problems[0].key == "output" and (here / "rows.json").read_text() == "precious"
+    assert not list(tmp_path.rglob("*before-1"))
+
+
+def test_what_lies_behind_a_link_is_set_aside_there(recipe, tmp_path):
+    """A link may lead to another disk, to which nothing can be renamed."""
+    (tmp_path / "disk" / "run").mkdir(parents=True)
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "run")
+    execute(recipe())
+    execute(recipe(train={"overwrite": True}))
+    assert (tmp_path / "disk" / "run.before-1" / "run.json").exists() and (tmp_path / "out").is_symlink()
+
+
 def test_a_directory_of_somebody_else_is_left_alone(recipe, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work")

@@ -171,8 +171,12 @@ def _holds(output: Path, others: list[Path]) -> bool:
 
 
 def _set_aside(output: Path, others: list[Path]) -> None:
-    number = 1
-    while (aside := output.with_name(f"{output.name}.before-{number}")).exists():
+    """Move what lies in the output directory into one beside it. Raises BusyError where the command itself runs there."""
+    place, number = output.resolve(), 1
+    if others and Path.cwd().is_relative_to(place):
+        why = "holds the folder that this command runs in, which cannot be set aside"
+        raise BusyError(why, where=str(output), key="output", fix="choose another `output:`")
+    while (aside := place.with_name(f"{place.name}.before-{number}")).exists():
         number += 1
     for path in others:
         aside.mkdir(exist_ok=True)
