@@ -309,7 +309,7 @@ def test_algorithm(installed, tmp_path):
         target = package / name if name == "pyproject.toml" else package / "src/gym_faulty" / name
         target.write_text(path.read_text())
     run = installed(package)
-    asked = "algorithm and not kill and not (processes and (still or flipped))"
+    asked = "algorithm and not kill and not (processes and (still or flipped or segments))"
     done = run("pytest", "--gym-dist", "gym-faulty", "-k", asked, "-p", "no:cacheprovider", "-q", "-rf")
     failed = {
         line.split("algorithm law: ")[1].split(" - ")[0]
@@ -324,6 +324,7 @@ def test_algorithm(installed, tmp_path):
         "8 x 1 = 4 x 2 accumulation [random]",
         "packing and padding change nothing [random]",
         "one process = two processes [random]",
+        "what samples begin with alike counts as it does apart [segments]",
         "learns a tiny task [still]",
         "what its rows show as good becomes likelier [still]",
         "what its rows show as good becomes likelier [flipped]",

@@ -73,9 +73,12 @@ class Bench:
         weights.write(path / "model.safetensors", tensors)
         return path
 
-    def data(self, shape: str, even: bool = False) -> Path:
-        """Return a file of rows of this shape (`Algorithm.rows`); `even` makes all of one length: no padding."""
-        return self.file(rows.make(shape, even))
+    def data(self, shape: str, even: bool = False, alike: bool = False) -> Path:
+        """Return a file of rows of this shape (`Algorithm.rows`); `even` makes all of one length: no padding.
+
+        With `alike` all questions begin with the same words.
+        """
+        return self.file(rows.make(shape, even, alike))
 
     def file(self, content: Sequence[Mapping[str, Any]]) -> Path:
         """Return a file that holds these rows as JSON lines."""

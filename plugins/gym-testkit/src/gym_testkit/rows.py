@@ -7,16 +7,22 @@ from typing import Any
 COUNT = 16
 
 
-def make(shape: str, even: bool = False) -> list[dict[str, Any]]:
-    """Return rows of a shape (`Algorithm.rows`): which letter follows. `even` makes all of one length."""
-    return [_SHAPES[shape](*_pair(number, even)) for number in range(COUNT)]
+BEGINNING = "Which letter comes next? "  #: of questions that begin alike
 
 
-def _pair(number: int, even: bool) -> tuple[str, str, str]:
+def make(shape: str, even: bool = False, alike: bool = False) -> list[dict[str, Any]]:
+    """Return rows of a shape (`Algorithm.rows`): which letter follows.
+
+    `even` makes all of one length, and with `alike` all questions begin with the same words.
+    """
+    return [_SHAPES[shape](*_pair(number, even, BEGINNING * alike)) for number in range(COUNT)]
+
+
+def _pair(number: int, even: bool, beginning: str) -> tuple[str, str, str]:
     """Return a question, its answer, and a wrong answer of the same length."""
     letter, follower, wrong = (chr(ord("a") + (number + step) % 24) for step in (0, 1, 13))
     times = 1 if even else 1 + 3 * (number % 4)
-    return letter * times, follower * times, wrong * times
+    return beginning + letter * times, follower * times, wrong * times
 
 
 def _conversation(question: str, answer: str, wrong: str) -> dict[str, Any]:
@@ -33,12 +39,12 @@ def _preference(question: str, answer: str, wrong: str) -> dict[str, Any]:
 
 
 def _feedback(question: str, answer: str, wrong: str) -> dict[str, Any]:
-    good = ord(question[0]) % 2 == 0
+    good = ord(question[-1]) % 2 == 0
     return _conversation(question, answer if good else wrong, "") | {"label": good}
 
 
 def _stepwise(question: str, answer: str, wrong: str) -> dict[str, Any]:
-    good = ord(question[0]) % 2 == 0
+    good = ord(question[-1]) % 2 == 0
     return {"prompt": question, "completions": [answer, answer if good else wrong], "labels": [True, good]}
 
 

@@ -91,6 +91,18 @@ def packing(brought: Brought, bench: Bench) -> None:
     _agree(padded, alone)
 
 
+def _shares_tokens(brought: Brought) -> bool:
+    return issubclass(brought.cls, DataAlgorithm) and brought.cls.branches
+
+
+@laws("what samples begin with alike counts as it does apart", _shares_tokens)
+def branches(brought: Brought, bench: Bench) -> None:
+    """Where the beginning stands once, as `branches` declares that it may, steps are those of samples in rows of their own."""
+    recipe = _recipe(brought, bench) | {"data": str(bench.data(_class(brought).rows, alike=True))}
+    aside = {**recipe, "model": {"path": recipe["model"], "attention": "sdpa"}}
+    _agree(bench.run(recipe, "once", max_steps=STEPS), bench.run(aside, "apart", max_steps=STEPS))
+
+
 @laws("10 steps = 5 + kill -9 + resume + 5, bit for bit")
 def resumes(brought: Brought, bench: Bench) -> None:
     """A run is killed after its checkpoint; the same command again ends with the weights of the run that was not."""
