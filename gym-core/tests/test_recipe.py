@@ -192,9 +192,15 @@ def test_a_key_of_a_component_without_options_names_it(toys, tmp_path):
     assert (key, fix) == ("distributed.processes", "Alone has no options")
 
 
-def test_misspelt_top_level_key(toys, tmp_path):
-    [(where, key, why, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nadaptor: lora\n")
+@pytest.mark.parametrize("value", ["lora", "null", ""])
+def test_misspelt_top_level_key(toys, tmp_path, value):
+    [(where, key, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\nadaptor: {value}\n")
     assert (where, key, why, fix) == ("r.yaml:3", "adaptor", "unknown key", "did you mean `adapter`?")
+
+
+def test_an_option_in_the_short_form_without_a_value_is_what_it_is_without(toys, tmp_path):
+    recipe = load_recipe(write(tmp_path, "model: w\nalgorithm: toy\nmax_steps:\nseed: null\n"))
+    assert (recipe.train.max_steps, recipe.train.seed) == (None, 0)
 
 
 def test_missing_plugin_says_what_to_install(toys, tmp_path, monkeypatch):

@@ -84,9 +84,11 @@ def fill_own(
         with suppress(PluginError):  # which validation finds again
             classes[section] = classes.get(section) or load_component(SLOTS[section].kind, name)[1]
     left, written = [], {section for section, raw in sections.items() if isinstance(raw, dict)}
-    for key, value in ((key, value) for key, value in beside.items() if value is not None):
+    for key, value in beside.items():
         having = [section for section, cls in classes.items() if key in cls.model_fields]
         having = [section for section in having if section not in written] or having
+        if value is None and (having or key in known):
+            continue  # what it is without
         if len(having) > 1:
             both = " and ".join(f"`{section}.{key}`" for section in having)
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
