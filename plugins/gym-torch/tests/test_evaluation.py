@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,18 @@ class Halves(Dataset):
             yield replace(step, metrics={"odd": float(number)} if number % 2 else {})
 
 
+def fog(parts: Parts[Any, Any, Any]) -> Contribution:
+    """Says no number up to step 2, and from step 4 on."""
+    there = {3: 1.0}
+    return replace(hill(parts), evaluation=lambda job: {"likelihood": there.get(job.progress.step, math.nan)})
+
+
+class Foggy(Likely):
+    """Measured by `fog`."""
+
+    contribution: ClassVar[str] = "test_evaluation:fog"
+
+
 class Climbing(Likely):
     """Measured by `hill`."""
 
@@ -58,6 +71,16 @@ class Climbing(Likely):
 def test_gain_is_what_is_better() -> None:
     assert gain(1.0, 3.0, "lower") == 2.0 == gain(3.0, 1.0, "higher")
     assert gain(5.0, None, "higher") == gain(5.0, None, "lower") == float("inf")
+    assert gain(math.nan, None, "lower") == gain(math.nan, 1.0, "higher") == -math.inf
+
+
+def test_what_is_no_number_is_never_the_best(model_path: Path, tmp_path: Path) -> None:
+    for patience, steps, why in ((2, 2, "eval_likelihood was no number in"), (3, 6, "has not improved on 1.0000 for")):
+        output, stop = tmp_path / str(steps), {"callbacks": (EarlyStopping(patience=patience),)}
+        train(make_run(model_path, output, Memory(held_out=6), Foggy(), stop, **SETTINGS))
+        record = json.loads((output / "run.json").read_text())["training"]
+        assert record["steps"] == steps and why in record["stopped"]
+    assert record["best"] == {"step": 3, "eval_likelihood": 1.0}
 
 
 def test_what_the_algorithm_improves_is_followed_everywhere(

@@ -26,7 +26,7 @@ from gym_torch_two import in_two
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from gym_core import DataError, GymError
+from gym_core import DataError, GymError, RecipeError
 from gym_core.ranks import Ranks
 from gym_torch import FSDP, EarlyStopping
 from gym_torch.batch import padded
@@ -270,5 +270,9 @@ def test_early_stopping_ends_and_says_why(model_path: Path, tmp_path: Path) -> N
 
 
 def test_early_stopping_without_evaluations_is_an_error(model_path: Path, tmp_path: Path) -> None:
+    stop = {"callbacks": (EarlyStopping(),)}
     with pytest.raises(GymError, match="eval"):
-        trained(model_path, tmp_path, sections={"callbacks": (EarlyStopping(),)})
+        trained(model_path, tmp_path / "once", data=Memory(held_out=4), sections=stop)
+    with pytest.raises(RecipeError, match="nothing is held out") as caught:
+        trained(model_path, tmp_path / "never", sections=stop, eval_every=1)
+    assert caught.value.problems[0].key == "callbacks"

@@ -136,6 +136,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     optimizer_config, optimizer = optimizer_of(recipe, groups, train, accelerator.num_processes)
     results = Results(run, model, adapted, policy, checkpoints, conditions_of(run, model, config), stops)
     watching = [*observers_of(run, model, data), *contribution.observers] if accelerator.is_main_process else []
+    checks.observers(watching, contribution.evaluation is not None)
     job = Job(
         train=train,
         accelerator=accelerator,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from gym_core import Artifact
 from gym_optim.promises import named
@@ -59,7 +59,9 @@ def steps_of(every: float, total: int) -> int:
 
 
 def gain(new: float, old: float | None, better: str) -> float:
-    """Return by how much a measure of which `lower` or `higher` is better improved; infinite over nothing."""
+    """Return by how much a measure of which `lower` or `higher` is better improved; infinite over nothing, unless it is nan."""
+    if math.isnan(new):
+        return -math.inf
     if old is None:
         return math.inf
     return old - new if better == "lower" else new - old
@@ -70,6 +72,9 @@ class Observer:
 
     Only the first process calls observers. A `Callback` component builds one from `run`.
     """
+
+    needs_evaluations: ClassVar[bool] = False
+    """Whether it does nothing where nothing is evaluated; such a run is then refused."""
 
     def started(self, progress: Progress) -> None:
         """Training begins, or goes on after `progress.step` steps."""

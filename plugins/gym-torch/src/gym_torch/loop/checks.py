@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 
 import torch
@@ -21,6 +21,7 @@ from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.load_balancing import Balance
 from gym_torch.model.loading import LoadedModel
+from gym_torch.observer import Observer
 
 
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
@@ -65,6 +66,17 @@ def evaluation(train: Train, held_out: Sized | None) -> None:
             "the best checkpoint is found by evaluating while training",
             key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
             fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
+        )
+
+
+def observers(watching: Sequence[Observer], evaluates: bool) -> None:
+    """Raise RecipeError where something would wait for evaluations that never come."""
+    waiting = next((each for each in watching if each.needs_evaluations and not evaluates), None)
+    if waiting:
+        raise RecipeError(
+            f"{named(waiting)} looks at evaluations, and nothing is held out to evaluate on",
+            key="callbacks",
+            fix="set `data: {validation: 0.05}`, or leave it out",
         )
 
 

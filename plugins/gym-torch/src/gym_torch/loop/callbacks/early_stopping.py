@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gym_core import RecipeError, Run
 from gym_torch.config import torch_algorithm
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class EarlyStop(Observer):
     """Counts evaluations without improvement."""
+
+    needs_evaluations: ClassVar[bool] = True
 
     def __init__(self, config: EarlyStopping, run: Run) -> None:
         """Raise RecipeError where the recipe evaluates only once."""
@@ -37,7 +39,8 @@ class EarlyStop(Observer):
             return
         self.misses += 1
         if self.misses >= self.config.patience:
-            progress.stop = f"{self.name} has not improved on {self.best:.4f} for {self.misses} evaluations"
+            since = "was no number in" if self.best is None else f"has not improved on {self.best:.4f} for"
+            progress.stop = f"{self.name} {since} {self.misses} evaluations"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the count; a best value that does not exist yet is None."""
