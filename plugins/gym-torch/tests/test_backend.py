@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from gym_core import GymError
+from gym_core import GymError, RecipeError
 from gym_torch import Transformers
 from gym_torch.model import mapped_weights
 from gym_torch.model.loading import LoadedModel, load_frozen
@@ -221,3 +221,12 @@ def test_consent_to_the_code_of_one_model_is_none_for_another() -> None:
     )
     assert own.other("second") == Transformers(path="second", attention="sdpa")
     assert own.other("first") == own.model_copy(update={"init": "pretrained"})
+
+
+def test_a_revision_of_what_has_none_is_refused(model_path: Path) -> None:
+    for path in ("tiny", str(model_path)):
+        with pytest.raises(RecipeError, match="no repository on the Hub") as caught:
+            Transformers(path=path, revision="v1").check()
+        assert caught.value.problems[0].key == "model.revision"
+        Transformers(path=path, revision="main").check()
+    Transformers(path="somebody/model", revision="v1").check()

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
-from gym_data.location import package_of
+from gym_data.location import is_hub_id, package_of
 from gym_torch.kernels.openmp import wait_passively
 from gym_torch.kinds import (
     Adapter,
@@ -48,7 +48,7 @@ class Transformers(TorchBackend):
     path: Annotated[str, Field(examples=["tiny"])]
     """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
     revision: str | None = None
-    """Branch, tag or commit on the Hub."""
+    """Branch, tag or commit on the Hub; a folder has none."""
     init: Literal["pretrained", "random"] = "pretrained"
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
@@ -112,6 +112,14 @@ class Transformers(TorchBackend):
                 "weights are held in a few bits, or multiplied in fp8, and not both",
                 key="model.fp8",
                 fix="leave one of `quantization` and `fp8` out",
+            )
+        if self.revision not in (None, "main") and not is_hub_id(
+            self.path
+        ):  # `main` is what files say that mean no other
+            raise RecipeError(
+                f"`{self.path}` is no repository on the Hub, and has no revisions",
+                key="model.revision",
+                fix="leave it out, or name the repository",
             )
 
     def build(self, **context: Any) -> Any:
