@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from gym_core import GymError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.command import ApiServing
+from gym_serve.api.fields import SamplingBody
 from gym_serve.api.options import ApiOptions
 from gym_serve.options import read
 
@@ -37,11 +39,20 @@ def test_adapters_are_of_the_first_model():
         (["a", "adapters.../x=b"], "adapters"),
         (["a", "port=99999"], "port"),
         (["a", "prefix_cache_bytes=lots"], "prefix_cache_bytes"),
+        (["a", "repetition_penalty=1e-300"], "repetition_penalty"),
     ],
 )
 def test_what_cannot_be_is_named(words, why):
     with pytest.raises(GymError, match=why):
         read(ApiServing, words, {}).sources()
+
+
+def test_a_penalty_that_no_logit_can_be_divided_by_is_refused():
+    with pytest.raises(GymError, match="repetition_penalty"):
+        read(AnswerOptions, ["a", "repetition_penalty=1e-300"], {})
+    with pytest.raises(ValidationError, match="repetition_penalty"):
+        SamplingBody(model="a", repetition_penalty=1e-300)
+    assert SamplingBody(model="a", repetition_penalty=0.1).repetition_penalty == 0.1
 
 
 def test_the_section_of_a_file(tmp_path):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gym_serve.contract import Sampling
 from gym_serve.options import ServingOptions
+from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
 
 
 class AnswerOptions(ServingOptions):
@@ -16,13 +17,13 @@ class AnswerOptions(ServingOptions):
 
     system: str = ""
     """What the model is told first."""
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    temperature: Temperature = 0.0
     """0 takes the likeliest token each time; more gives more variety."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: TopP = 1.0
     """Tokens of this much probability alone are drawn."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """So many of the likeliest tokens alone are drawn; 0 is all."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    repetition_penalty: RepetitionPenalty = 1.0
     """More than 1 makes repetitions less likely."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Most tokens of an answer; by default what the context leaves."""

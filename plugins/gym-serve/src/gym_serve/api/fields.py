@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.service import Service
 from gym_serve.contract import Sampling
+from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
 
 REFUSED = {
     "chat_template": "templates come with the model: choose one when the server is started",
@@ -53,8 +54,8 @@ class SamplingBody(Ignored):
     """How replies are drawn, in the words of OpenAI's API, and of vLLM's for what that does not have."""
 
     model: Annotated[str, Field(max_length=512)]
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
@@ -63,7 +64,7 @@ class SamplingBody(Ignored):
     n: Count | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
     ignore_eos: bool | None = None
     do_sample: bool | None = None  #: LLaMA-Factory's: false is greedy

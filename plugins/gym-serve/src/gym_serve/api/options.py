@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gym_core.component import Config
+from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -59,13 +60,13 @@ class ApiOptions(Config):
     """Whether models think before they answer, where their template can say so and a request does not."""
     max_tokens: Positive | None = None
     """Most tokens of replies to requests that name no number; by default what the context leaves."""
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    temperature: Temperature = 1.0
     """Of requests that name none; 0 takes the likeliest token each time."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: TopP = 1.0
     """Of requests that name none."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Of requests that name none; 0 is all."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    repetition_penalty: RepetitionPenalty = 1.0
     """Of requests that name none."""
     log_prompts: bool = False
     """Whether requests and replies are written to the log. They are private; by default nobody sees them."""

@@ -30,6 +30,7 @@ from gym_serve.api.generation import Job, events, replies
 from gym_serve.api.response_items import Items, usage_of
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
+from gym_serve.sampling_bounds import Temperature, TopP
 
 
 class Text(Body):
@@ -141,8 +142,8 @@ class Responses(Ignored):
     input: str | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     stream: bool | None = None
     tools: list[FlatTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatChoice | None = None
