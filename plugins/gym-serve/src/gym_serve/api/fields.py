@@ -126,7 +126,7 @@ def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
     forms, it is that of the form which fits best.
     """
     named = [error for error in errors if error["type"] == "extra_forbidden"]
-    first = max(named or errors, key=lambda error: len(error["loc"]))  # of equal ones the first
+    first = max(named or errors, key=_fit)  # of equal ones the first
     path = [part for part in first["loc"] if part not in ("body", "str", "int") and not str(part)[:1].isupper()]
     field = _dotted([part for part in path if isinstance(part, int) or str(part).isidentifier()][:6])
     if first["type"] == "extra_forbidden":
@@ -135,6 +135,11 @@ def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
     if first["type"] == "none_required":
         return HTTPProblem(400, f"{field}: nobody reads it here: leave it out", key=field, code="unsupported_field")
     return HTTPProblem(400, f"{field}: {first['msg']}" if field else str(first["msg"]), key=field, code="invalid_value")
+
+
+def _fit(error: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return how well a form fits that is wrong in this way: a value of another type than it has does so least."""
+    return len(error["loc"]), not str(error["type"]).endswith("_type")
 
 
 def _dotted(path: list[Any]) -> str:
