@@ -217,6 +217,23 @@ def test_arguments_that_cannot_be_read_are_text(server):
         assert server.engine.seen[-1].messages[2]["tool_calls"][0]["function"]["arguments"] == (given or {})
 
 
+def test_the_model_is_told_that_a_tool_failed(server):
+    used = [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": used}]
+    texts = [{"type": "text", "text": "no such"}, {"type": "text", "text": "city"}]
+    cases = [
+        ("no such city", False, "no such city"),
+        ("gone", True, "Error: gone"),
+        ("", True, "Error"),
+        (texts, True, None),
+    ]
+    for given, failed, told in cases:
+        result = {"type": "tool_result", "tool_use_id": "1", "content": given, "is_error": failed}
+        ask(server, "/v1/messages", messages=[*turns, {"role": "user", "content": [result]}], max_tokens=9)
+        seen = server.engine.seen[-1].messages[-1]
+        assert (seen["role"], seen["content"]) == ("tool", told or "Error: no such\ncity")
+
+
 def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
     def said(path: str, **body: object) -> str:
         with pytest.raises(urllib.error.HTTPError) as caught:

@@ -62,6 +62,10 @@ class ToolResultBlock(Cached):
     content: str | list[TextBlock] = ""
     is_error: bool | None = None
 
+    def told(self) -> str:
+        """Return what a model reads of it: no template has a place for whether it failed."""
+        return ": ".join(part for part in ("Error" * bool(self.is_error), _text(self.content)) if part)
+
 
 Block = Annotated[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 
@@ -170,7 +174,7 @@ def _messages(message: InputMessage) -> list[ChatMessage]:
         elif block.type == "tool_use":
             calls.append(Call(id=block.id, function=Function(name=block.name, arguments=json.dumps(block.input))))
         else:
-            found.append(ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=_text(block.content)))
+            found.append(ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=block.told()))
     if texts or calls or thoughts or not found:
         thought = "\n".join(thoughts) or None
         found.append(
