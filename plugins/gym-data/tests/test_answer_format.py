@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 import gym_data.templates
-from gym_data.chat.answer_format import AnswerFormat, CallFormat, answer_format_of
+from gym_data.chat.answer_format import AnswerFormat, answer_format_of
+from gym_data.chat.channels import ChannelCalls
+from gym_data.chat.json_calls import CallFormat
+from gym_data.chat.named_calls import NamedCalls
+from gym_data.chat.tagged_calls import TaggedCalls
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 
 TAGGED = CallFormat("<tool_call>\n", "\n</tool_call>")
+TAGS = TaggedCalls(
+    "<tool_call>\n<function=", ">\n", "<parameter=", ">\n", "\n</parameter>\n", "</function>\n</tool_call>", "", ""
+)
+PAIRS = TaggedCalls(
+    "<tool_call>", "\n", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>", "", ""
+)
+SECTION = NamedCalls("<all><one><tool>", "<sep>", "</one>", "<one><tool>", "</all>")
 EXPECTED = {
     "chatml": AnswerFormat(),
     "mistral": AnswerFormat(),
@@ -24,6 +35,33 @@ ANSWERS = "{% for m in messages %}{{ m.role + ':' + m.content.split('</think>')[
 PROMPTED = ANSWERS + "{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
 LISTED = """{% for m in messages %}{% if m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}{{ c.function | tojson }}
 {%- endfor %}]{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}"""
+CLOSED = """{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}<think>\n{{ m.reasoning_content }}\n</think>\n
+{% endif %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}assistant:<think>\n\n</think>\n\n{% endif %}"""
+CALLING = """{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}BEGIN{% for c in m.tool_calls %}CALL{% endfor %}END
+{%- else %}{{ m.content }}{% endif %}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
+XML = """<tool_call>
+<function={{ c.function.name }}>
+{% for key, value in c.function.arguments | items %}<parameter={{ key }}>
+{{ value }}
+</parameter>
+{% endfor %}</function>
+</tool_call>"""
+KEYS = """<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ '\n' }}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v }}</arg_value>{% endfor %}{{ '\n' }}</tool_call>"""
+LINE = "<one><tool>{{ c.function.name }}<sep>{{ c.function.arguments | tojson }}</one>"
+PYTHON = (
+    "<tool>{{ c.function.name }}({% for k, v in c.function.arguments | items %}{{ k }}={{ v }}, {% endfor %})</tool>"
+)
+HARMONY = """{% for m in messages %}<|start|>{{ m.role }}{% if m.tool_calls %} to=functions.{{ m.tool_calls[0].function.name }}
+{#- #}<|channel|>commentary json<|message|>{{ m.tool_calls[0].function.arguments | tojson }}<|call|>
+{%- else %}<|channel|>final<|message|>{{ m.content }}<|return|>{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+
+def calling(call: str, begin: str = "", end: str = "") -> str:
+    return CALLING.replace("BEGIN", begin).replace("END", end).replace("CALL", call)
+
+
 REFUSING = "{% for m in messages if m.role != 'user' %}{{ raise_exception('no') }}{% endfor %}a"
 
 
@@ -47,8 +85,24 @@ def test_packaged_templates(name):
         (PROMPTED, AnswerFormat(None, "<think>", "</think>", begins_thinking=True)),
         (LISTED, AnswerFormat(CallFormat("[TOOL_CALLS] ", "", listed=True))),
         (REFUSING, AnswerFormat()),
+        (CLOSED, AnswerFormat(None, "", "</think>")),
+        (calling(XML), AnswerFormat(TAGS)),
+        (calling(KEYS), AnswerFormat(PAIRS)),
+        (calling(LINE, "<all>", "</all>"), AnswerFormat(SECTION)),
+        (calling(PYTHON), AnswerFormat()),
+        (HARMONY, AnswerFormat(ChannelCalls(), channels=True)),
     ],
-    ids=["the prompt begins the thought", "calls in a list", "refuses answers"],
+    ids=[
+        "the prompt begins the thought",
+        "calls in a list",
+        "refuses answers",
+        "the prompt ends the thought",
+        "arguments in tags",
+        "keys and values in tags",
+        "names before JSON, in a section",
+        "calls of Python",
+        "channels",
+    ],
 )
 def test_shapes_of_others(template, expected):
     assert _marks(answer_format_of(Tokenizer(locate("tiny"), template=template))) == expected
@@ -56,4 +110,4 @@ def test_shapes_of_others(template, expected):
 
 def _marks(found: AnswerFormat) -> AnswerFormat:
     """Leave out which of the marks are tokens here, where the template is another model's."""
-    return found if found.calls is None else replace(found, calls=replace(found.calls, tokens=()))
+    return found if found.calls is None else replace(found, calls=found.calls.with_tokens(()))

@@ -13,7 +13,8 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import ClassVar
 
-from gym_data.chat.answer_format import AnswerFormat, CallFormat
+from gym_data.chat.answer_format import AnswerFormat
+from gym_data.chat.json_calls import CallFormat
 from gym_serve import (
     BadRequest,
     Engine,

@@ -13,6 +13,9 @@ from api_server import served
 from llguidance import LLMatcher, LLTokenizer
 from parrot import FORMAT, Parrot, ParrotEngine
 
+from gym_data.chat.channels import ChannelCalls
+from gym_data.chat.named_calls import NamedCalls
+from gym_data.chat.tagged_calls import TaggedCalls
 from gym_data.location import locate
 from gym_serve import Limits, ModelSource, ServedModel
 
@@ -90,6 +93,50 @@ def test_each_tool_has_its_own_definitions(first: dict[str, Any], second: dict[s
     grammar = engine.seen[-1].sampling.grammar.text
     assert allows(grammar, "f", {"x": "a"}) and not allows(grammar, "f", {"x": 1})
     assert allows(grammar, "g", {"x": 1}) and not allows(grammar, "g", {"x": "a"})
+
+
+LEAVES = {
+    "properties": {
+        "text": {"type": "string"},
+        "kind": {"type": "string", "enum": ["a", "b c"]},
+        "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}},
+    },
+    "required": ["items"],
+    "$defs": {"Item": {"type": "integer"}},
+}
+FUNCTIONS = [("f", LEAVES), ("g", {"type": "object"})]
+XML = "<tool>\n<function=f>\n{}</function>\n</tool>"
+TEXT, KIND, ITEMS = (f"<parameter={key}>\n{{}}\n</parameter>\n" for key in ("text", "kind", "items"))
+CODER = TaggedCalls(
+    "<tool>\n<function=", ">\n", "<parameter=", ">\n", "\n</parameter>\n", "</function>\n</tool>", "", ""
+)
+NAMED = NamedCalls("<all><one>", "<sep>", "</one>", "<one>", "</all>")
+COMMENTARY = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "allowed"),
+    [
+        (CODER, XML.format(TEXT.format("a\n</b> c") + KIND.format("b c") + ITEMS.format("[1,2]")), True),
+        (CODER, XML.format(ITEMS.format("[]")), True),
+        (CODER, XML.format(KIND.format("c") + ITEMS.format("[]")), False),
+        (CODER, XML.format(ITEMS.format('["a"]')), False),
+        (CODER, XML.format(TEXT.format("a")), False),
+        (CODER, XML.format("").replace("=f", "=g"), True),
+        (CODER, XML.format("").replace("=f", "=h"), False),
+        (NAMED, '<all><one>f<sep>{"items":[1]}</one></all>', True),
+        (NAMED, '<all><one>f<sep>{"items":["a"]}</one></all>', False),
+        (ChannelCalls(), COMMENTARY.format("f") + '{"items":[1]}', True),
+        (ChannelCalls(), COMMENTARY.format("h") + "{}", False),
+    ],
+)
+def test_calls_of_every_form_can_be_forced(form: Any, text: str, allowed: bool) -> None:
+    words = LLTokenizer((locate("tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+    matcher = LLMatcher(words, form.lark(FUNCTIONS))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = words.tokenize_str(text)
+    assert (matcher.validate_tokens(tokens) == len(tokens)) == allowed
+    assert not allowed or (matcher.consume_tokens(tokens) and matcher.is_accepting())
 
 
 def test_a_tool_whose_arguments_hold_such_arguments() -> None:

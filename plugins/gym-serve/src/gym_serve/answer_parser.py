@@ -5,19 +5,13 @@ It works on a stream. Joined, the parts are the same however the text was cut.
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
 from gym_data.chat.answer_format import AnswerFormat
-
-BEGUN = re.compile(r"\s*([\[{]|$)")  #: what may yet become a call
-QUOTED = re.compile(r'["\\]')  #: what matters inside of a text of JSON
-PLAIN = re.compile(r'["\[\]{}]')  #: and outside of one
+from gym_data.chat.call_forms import Call
 
 
 @dataclass(frozen=True)
@@ -46,39 +40,19 @@ class Delta:
         return bool(self.content or self.reasoning or self.calls)
 
 
-class Brackets:
-    """Finds where a JSON object or list ends in a text that grows, whose every character is looked at once."""
-
-    def __init__(self) -> None:
-        """Begin before the object."""
-        self._at = self._depth = 0
-        self._quoted = False
-
-    def end(self, text: str) -> int | None:
-        """Return where it ends; None where it does not yet. The text is that of the time before, or begins with it."""
-        while found := (QUOTED if self._quoted else PLAIN).search(text, self._at):
-            if found[0] == "\\" and found.end() == len(text):
-                self._at = found.start()  # what is escaped is still to come
-                return None
-            self._at = found.end() + (found[0] == "\\")
-            self._quoted ^= found[0] == '"'
-            self._depth += (found[0] in "[{") - (found[0] in "]}")
-            if found[0] in "]}" and self._depth <= 0:
-                return self._at
-        self._at = max(self._at, len(text))
-        return None
-
-
 class AnswerParser:
     """Reads one answer. Text that may yet become a mark is held back until it is one, or is not."""
 
-    def __init__(self, format: AnswerFormat, calls: bool, thoughts: bool = True) -> None:
-        """Read what is written in a format; without `calls` or `thoughts`, such marks are text like any other."""
+    def __init__(self, format: AnswerFormat, tools: Sequence[Mapping[str, Any]] | None, thoughts: bool = True) -> None:
+        """Read what is written in a format; without `tools` or `thoughts`, marks of calls or of thoughts are text like any other.
+
+        The tools are those on offer, as OpenAI's: in some forms their schemas say what an argument is.
+        """
         self.format = format
-        self._calls = format.calls if calls else None
+        self._calls = format.calls if tools else None
+        self._schemas = _schemas(tools or ())
         self._marks = (format.thought_start, format.thought_end) if thoughts and format.thought_start else ("", "")
         self._held = ""
-        self._json = Brackets()
         self._fresh = True  #: whether space is dropped, as nothing of this part was written
         begins = bool(self._marks[0]) and format.begins_thinking
         verbatim = self._calls is None and not self._marks[0]
@@ -132,73 +106,69 @@ class AnswerParser:
             return None
         if self._calls is None:
             return self._take(len(self._held), "content")
-        mark = self._calls.start.strip()
+        mark = self._calls.mark
         if not mark:
             begun = self._held.lstrip()
             if not begun:
                 return None
-            self._read, self._json = self._call if begun[0] in "[{" else self._verbatim, Brackets()
+            self._read = self._calling("") if begun[0] in "[{" else self._verbatim
             return Delta()
         text, found, rest = self._held.partition(mark)
         if found:
-            self._held, self._read, self._json = rest, self._call, Brackets()
+            self._held, self._read = rest, self._calling(mark)
             return Delta(content=text.rstrip())
         return self._take(len(self._held) if end else _safe(self._held, mark), "content")
 
-    def _call(self, end: bool) -> Delta | None:
-        """Behind the mark of a call: JSON, which is read when it is whole."""
+    def _calling(self, mark: str) -> Callable[[bool], Delta | None]:
+        """Return what reads behind a mark: a call, which is told when it is whole."""
         assert self._calls is not None
-        until = self._json.end(self._held)
-        if until is None and not end and BEGUN.match(self._held):
-            return None
-        found = None if until is None else _parsed(self._held[:until])
-        calls = [self._made(each) for each in (found if isinstance(found, list) else [found])]
-        self._read = self._behind
-        made = tuple(call for call in calls if call is not None)
-        if len(made) < len(calls) or not calls:  # not a call after all
-            self._read = self._verbatim
-            self._held = self._calls.start.strip() + self._held
-            return Delta()
-        self._held = self._held[until:]
-        return Delta(calls=made)
+        reader = self._calls.reader(self._schemas)
+
+        def call(end: bool) -> Delta | None:
+            found = reader.read(self._held, end)
+            if found is None:
+                return None
+            if not found.calls:  # not a call after all
+                self._held, self._read = mark + self._held, self._verbatim
+                return Delta()
+            self._held, self._read = self._held[found.until :], self._behind
+            return Delta(calls=tuple(tool_call(each) for each in found.calls))
+
+        return call
 
     def _behind(self, end: bool) -> Delta | None:
         """Behind a call: the mark that ends it, where there is one, and then perhaps another call."""
         assert self._calls is not None
-        begun, mark = self._held.lstrip().lstrip(";").lstrip(), self._calls.end.strip()
-        if mark.startswith(begun) and begun != mark and not end:
+        begun = self._held.lstrip().lstrip(";").lstrip()
+        again, last = self._calls.again.strip(), self._calls.end.strip()
+        if any(mark.startswith(begun) and begun != mark for mark in (again, last)) and not end:
             return None
-        self._held, self._fresh = begun.removeprefix(mark), True
+        if again and begun.startswith(again):
+            self._held, self._read = begun.removeprefix(again), self._calling(again)
+            return Delta()
+        self._held, self._fresh = begun.removeprefix(last), True
         self._read = self._content
         return Delta()
-
-    def _made(self, found: Any) -> ToolCall | None:
-        assert self._calls is not None
-        if not isinstance(found, dict) or not isinstance(name := found.get(self._calls.name), str):
-            return None
-        given = found.get(self._calls.arguments, {})
-        if not isinstance(given, dict | str):
-            return None
-        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        return ToolCall(_whole(name), _whole(text), f"call_{token_hex(12)}")
 
     def _take(self, count: int, part: str) -> Delta | None:
         taken, self._held = self._held[:count], self._held[count:]
         return (Delta(reasoning=taken) if part == "reasoning" else Delta(taken)) if taken else None
 
 
-def _parsed(text: str) -> Any:
-    """Return what JSON says; None where it is none, is nested too deeply, or holds numbers that JSON does not have."""
-    try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return None
+def tool_call(call: Call) -> ToolCall:
+    """Return a call as clients get it."""
+    return ToolCall(_whole(call.name), _whole(call.arguments), f"call_{token_hex(12)}")
 
 
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(text)
-    return number
+def begun_of(mark: str, text: str) -> int:
+    """Return how many last characters of a text may be the beginning of a mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
+
+
+def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of the arguments of each tool by its name."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {str(each.get("name")): each.get("parameters") or {} for each in functions if isinstance(each, Mapping)}
 
 
 def _whole(text: str) -> str:
@@ -208,5 +178,4 @@ def _whole(text: str) -> str:
 
 def _safe(text: str, mark: str) -> int:
     """Return how many characters can be no part of the mark, nor of the space before it."""
-    part = next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
-    return len(text[: len(text) - part].rstrip())
+    return len(text[: len(text) - begun_of(mark, text)].rstrip())

@@ -1,48 +1,46 @@
-"""How a chat template has answers written: the marks around thoughts and around tool calls, and the keys of a call.
+"""How a chat template has answers written: the marks around thoughts, and the form of tool calls.
 
 It is tried on answers that are easy to recognise. What a model writes is then read by the marks that it was trained with.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
+from gym_data.chat.call_forms import CallForm, Writes
+from gym_data.chat.channels import ChannelCalls, in_channels
 from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
+from gym_data.chat.json_calls import json_calls
+from gym_data.chat.named_calls import named_calls
+from gym_data.chat.tagged_calls import tagged_calls
 from gym_data.chat.template_pool import WORKERS
 from gym_data.rows import Message
 
 ASKED: Message = {"role": "user", "content": "gymquestion"}
-CONTENT, THOUGHT, NAME = "gymcontent", "gymthought", "gymfunction"
-ARGUMENTS = {"gymargument": "gymvalue"}
-DECODER = json.JSONDecoder()
-_TAG = re.compile(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$")
-
-
-@dataclass(frozen=True)
-class CallFormat:
-    """How a tool call is written: marks around JSON, which is one object for each call, or a list of them."""
-
-    start: str  #: before the JSON, space included; none but space where an answer is a call by being such JSON
-    end: str  #: behind it, space included
-    name: str = "name"  #: key of the function's name
-    arguments: str = "arguments"  #: key of its arguments
-    listed: bool = False  #: whether calls are items of a list
-    tokens: tuple[tuple[str, int], ...] = ()  #: added tokens that stand in the marks, with their ids
+CONTENT, THOUGHT = "gymcontent", "gymthought"
+FORMS: Sequence[Callable[[Writes], CallForm | None]] = (
+    json_calls,
+    named_calls,
+    tagged_calls,
+)  #: of calls, first tried first
+_TAG = re.compile(r"(<[^<>/\s][^<>\s]*>|\[[^\[\]/\s][^\[\]\s]*\])\s*$")  #: that opens
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
     """How an answer is written."""
 
-    calls: CallFormat | None = None  #: None where the template writes no calls, or none as JSON
+    calls: CallForm | None = None  #: None where the template writes no calls, or none in a form of `FORMS`
     thought_start: str = ""  #: before thoughts; empty where the template knows none
     thought_end: str = ""  #: behind them
     begins_thinking: bool = False  #: whether the prompt has written `thought_start` already
+    channels: bool = (
+        False  #: whether thoughts, calls and the rest are messages with headers, see `gym_data.chat.channels`
+    )
 
 
 Render = Callable[
@@ -56,11 +54,14 @@ def answer_format(render: Render) -> AnswerFormat:
     before, content, behind = _answer(render, prompt, content=CONTENT).partition(CONTENT)
     if not content:
         return AnswerFormat()
+    if in_channels(before):
+        return AnswerFormat(ChannelCalls(), channels=True)
     start, end = _thoughts(_answer(render, prompt, content=CONTENT, reasoning_content=THOUGHT))
     tag = _TAG.search(prompt)
     opened = tag[1] if tag and ((end and not start) or tag[1] == "<think>") else ""
     start = start or opened
-    return AnswerFormat(_calls(render, prompt, before, behind), start, end or "</think>" * bool(start), bool(opened))
+    end = end or "</think>" * bool(start)
+    return AnswerFormat(_calls(render, prompt, before, behind, end), start, end, bool(opened))
 
 
 class Templated(Protocol):
@@ -98,10 +99,9 @@ def answer_format_of(tokenizer: Templated) -> AnswerFormat:
     found = answer_format(render)
     if found.calls is None:
         return found
-    marks = found.calls.start + found.calls.end
     added = [*tokenizer.special, *tokenizer.template_spec.further]
-    ids = [(token, tokenizer.token_id(token)) for token in added if token in marks]
-    return replace(found, calls=replace(found.calls, tokens=tuple((token, id) for token, id in ids if id is not None)))
+    ids = [(token, tokenizer.token_id(token)) for token in added if token in found.calls.marks]
+    return replace(found, calls=found.calls.with_tokens(tuple((token, id) for token, id in ids if id is not None)))
 
 
 def _thoughts(answer: str) -> tuple[str, str]:
@@ -111,44 +111,27 @@ def _thoughts(answer: str) -> tuple[str, str]:
     return (before.strip(), end.strip()) if thought and content else ("", "")
 
 
-def _calls(render: Render, prompt: str, before: str, behind: str) -> CallFormat | None:
-    """Return how calls are written; None where no JSON holds them."""
-    call = {"type": "function", "id": "abcdefghi", "function": {"name": NAME, "arguments": ARGUMENTS}}
-    written = _answer(render, prompt, content="", tool_calls=[call])
-    for found, at, until in _json(written):
-        listed = isinstance(found, list)
-        keys = _keys(found[0] if listed and found else found)
-        if keys:
-            start, end = written[:at].removeprefix(before), written[until:].removesuffix(behind)
-            return CallFormat(start, end, *keys, listed)
-    return None
+def _calls(render: Render, prompt: str, before: str, behind: str, thought_end: str) -> CallForm | None:
+    """Return how calls are written; None where that is no form that is known."""
 
+    def writes(names: Sequence[str], arguments: Mapping[str, Any]) -> str:
+        calls = [
+            {"type": "function", "id": f"abcdefgh{at}", "function": {"name": name, "arguments": arguments}}
+            for at, name in enumerate(names)
+        ]
+        written = _answer(render, prompt, content="", tool_calls=calls).removeprefix(before).removesuffix(behind)
+        return written.rpartition(thought_end)[2] if thought_end else written
 
-def _json(text: str) -> Iterator[tuple[Any, int, int]]:
-    """Yield what is JSON in a text, outermost first, with where it begins and ends."""
-    for at, sign in enumerate(text):
-        if sign in "[{":
-            try:
-                found, until = DECODER.raw_decode(text, at)
-            except ValueError:
-                continue
-            yield found, at, until
-
-
-def _keys(call: Any) -> tuple[str, str] | None:
-    """Return under which keys an object holds the name and the arguments of the call that is tried."""
-    if not isinstance(call, dict):
-        return None
-    name = next((key for key, value in call.items() if value == NAME), None)
-    arguments = next((key for key, value in call.items() if value in (ARGUMENTS, json.dumps(ARGUMENTS))), None)
-    return (name, arguments) if name is not None and arguments is not None else None
+    found = (form(writes) for form in FORMS)
+    return next((each for each in found if each is not None), None)
 
 
 def _answer(render: Render, prompt: str, **message: Any) -> str:
     """Return what an answer adds to the prompt."""
     whole = _try(render, [ASKED, {"role": "assistant", **message}], False)
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False))
-    return whole[sum(1 for _ in same) :]
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False)))
+    tag = prompt.rfind("<", 0, same)
+    return whole[tag if tag > prompt.rfind(">", 0, same) else same :]  # two tags that begin alike are two
 
 
 def _try(render: Render, messages: Sequence[Message], generation_prompt: bool) -> str:

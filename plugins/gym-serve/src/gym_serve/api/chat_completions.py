@@ -118,7 +118,6 @@ def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> J
         asked,
         tuple(replace(request, index=index) for index in range(body.n or 1)),
         replace(format, begins_thinking=begins),
-        calls=bool(offered),
         single=bool(offered) and (body.parallel_tool_calls is False or forced is not None),
     )
 

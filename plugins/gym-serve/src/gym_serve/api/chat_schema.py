@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gym_data.chat.answer_format import CallFormat
+from gym_data.chat.call_forms import CallForm
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body
 from gym_serve.api.service import Service
@@ -141,7 +139,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 def tool_grammar(
-    service: Service, tools: list[Tool], choice: ToolChoice | None, calls: CallFormat | None
+    service: Service, tools: list[Tool], choice: ToolChoice | None, calls: CallForm | None
 ) -> Grammar | None:
     """Return what makes a reply a call: of any of the tools where one is required, or of the one that is named."""
     if choice is None or choice == "auto" or choice == "none":
@@ -154,54 +152,4 @@ def tool_grammar(
     service.need("grammar:lark", "tool_choice")
     if calls is None:
         raise HTTPProblem(400, "the template of this model writes no tool calls that can be forced", key="tool_choice")
-    schemas = [
-        {
-            "type": "object",
-            "properties": {calls.name: {"const": each.name}, calls.arguments: {"$ref": _at(number)}},
-            "required": [calls.name, calls.arguments],
-            "additionalProperties": False,
-        }
-        for number, each in enumerate(fitting)
-    ]
-    one = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    whole = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if calls.listed else one
-    whole = {
-        **whole,
-        "$defs": {
-            str(number): _placed(each.parameters or {"type": "object"}, number) for number, each in enumerate(fitting)
-        },
-        "x-guidance": {"whitespace_flexible": False},  # a model could write space for ever
-    }
-    parts = [*_written(calls.start, calls.tokens), f"%json {json.dumps(whole)}", *_written(calls.end, calls.tokens)]
-    return Grammar("lark", f"start: {' '.join(parts)}\n")
-
-
-def _written(mark: str, tokens: Sequence[tuple[str, int]]) -> list[str]:
-    """Return a mark in the words of a Lark grammar: added tokens by their ids, and the text between them."""
-    ids = dict(tokens)
-    parts = re.split("|".join(f"({re.escape(token)})" for token in ids), mark) if ids else [mark]
-    return [f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts if part]
-
-
-def _at(number: int) -> str:
-    """Return where the schema of a tool stands in the whole."""
-    return f"#/$defs/{number}"
-
-
-def _placed(schema: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return the schema of a tool with references that lead to its own definitions: other tools have some of the same names."""
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, list):
-            return [moved(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: moved(each) for key, each in value.items()}
-        reference = value.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#"):
-            found["$ref"] = _at(number) + reference.removeprefix("#")
-        return found
-
-    found: dict[str, Any] = moved(schema)
-    found.pop("$id", None)  # references would be read from there
-    return found
+    return Grammar("lark", calls.lark([(each.name, each.parameters or {"type": "object"}) for each in fitting]))

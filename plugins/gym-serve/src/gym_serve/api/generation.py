@@ -10,9 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from gym_data.chat.answer_format import AnswerFormat
-from gym_serve.answer_parser import AnswerParser, Delta
+from gym_serve.answer_parser import Delta
 from gym_serve.api.errors import ONCE, HTTPProblem
 from gym_serve.api.service import Service, told
+from gym_serve.channel_parser import parser_of
 from gym_serve.contract import Request, TokenLogprob, Usage
 from gym_serve.errors import Gone
 from gym_serve.names import Asked
@@ -28,7 +29,6 @@ class Job:
     asked: Asked
     requests: tuple[Request, ...]
     format: AnswerFormat = PLAIN
-    calls: bool = False  #: whether tool calls are read
     single: bool = False  #: whether an answer ends with its first call
 
 
@@ -104,7 +104,7 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
 
 async def _read(service: Service, job: Job, index: int, request: Request) -> AsyncGenerator[Event, None]:
     """Yield the events of one reply."""
-    parser, called, made = AnswerParser(job.format, job.calls), False, 0
+    parser, called, made = parser_of(job.format, request.tools), False, 0
     said: list[str] = []
     async with aclosing(service.engine.submit(replace(request, owner=job.asked.owner))) as pieces:
         async for piece in pieces:

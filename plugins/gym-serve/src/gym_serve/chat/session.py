@@ -10,7 +10,8 @@ from typing import Any
 
 from gym_core import GymError
 from gym_data.chat.answer_format import AnswerFormat
-from gym_serve.answer_parser import AnswerParser, Delta, ToolCall
+from gym_serve.answer_parser import Delta, ToolCall
+from gym_serve.channel_parser import parser_of
 from gym_serve.contract import Engine, Request, Sampling, Usage
 from gym_serve.names import Asked, asked
 
@@ -134,7 +135,7 @@ class Session:
         )
         format = model.answers or AnswerFormat()
         begins = format.begins_thinking and self.options.get("enable_thinking") is not False
-        parser = AnswerParser(replace(format, begins_thinking=begins), calls=bool(self.tools))
+        parser = parser_of(replace(format, begins_thinking=begins), self.tools)
         async with aclosing(self.engine.submit(request)) as pieces:
             async for piece in pieces:
                 self.spent.count(len(piece.tokens))

@@ -15,6 +15,7 @@ from gym_core import GymError
 from gym_core.errors import Interrupted
 from gym_data.chat.answer_format import AnswerFormat
 from gym_serve.answer_parser import AnswerParser, Delta
+from gym_serve.channel_parser import ChannelParser, parser_of
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
 from gym_serve.inference.rows import Answers, Row, rows
@@ -54,11 +55,11 @@ class Asking:
         """The model that is asked."""
         return next(each for each in self.engine.models() if each.name == self.whom.model)
 
-    def parser(self, request: Request) -> AnswerParser:
+    def parser(self, request: Request) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
         format = (self.model.answers if request.messages is not None else None) or AnswerFormat()
         begins = format.begins_thinking and self.options.get("enable_thinking") is not False
-        return AnswerParser(replace(format, begins_thinking=begins), calls=bool(request.tools))
+        return parser_of(replace(format, begins_thinking=begins), request.tools)
 
 
 async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, told: Callable[[int, int], None]) -> None:
