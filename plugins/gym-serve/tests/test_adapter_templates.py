@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from api_server import served
 
 from gym_core import GymError, execute, load_recipe
 from gym_serve.contract import Limits, ModelSource, Request, Sampling
@@ -18,12 +21,12 @@ from gym_testkit.bench import Bench
 ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
 
-def trained(folder: Path, base: Path) -> Path:
+def trained(folder: Path, base: Path, template: str = "default") -> Path:
     """Return the run of an adapter that was trained with another template than that of its base."""
     (folder / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 4)
     recipe = {
         "model": str(base),
-        "data": {"sources": [str(folder / "rows.jsonl")], "template": "default"},
+        "data": {"sources": [str(folder / "rows.jsonl")], "template": template},
         "algorithm": "sft",
         "adapter": {"name": "lora", "rank": 2},
         "train": {"max_steps": 1, "plot": False},
@@ -50,13 +53,49 @@ def test_each_is_asked_as_it_was_trained(tmp_path: Path) -> None:
     run = trained(tmp_path, base)
     beside, alone = engine_of("base", base, adapters={"ann": str(run)}), engine_of("ann", run)
 
+    first: list[tuple[int, list[int]]] = []
+
     async def use() -> None:
         own = await answer(alone, "ann")
+        first.append(own)
         assert await answer(beside, "base", "ann") == own
         assert (await answer(beside, "base"))[0] < own[0]
         await asyncio.gather(beside.close(), alone.close())
 
     asyncio.run(use())
+    (run / "model" / "tokenizer.json").unlink()
+    bare = engine_of("base", base, adapters={"ann": str(run)})
+
+    async def asked_again() -> None:
+        assert await answer(bare, "base", "ann") == first[0]
+        await bare.close()
+
+    asyncio.run(asked_again())
     (run / "model" / "chat_template.jinja").write_text("{{ messages[0].content }}")
     with pytest.raises(GymError, match="another chat template"):
         engine_of("base", base, adapters={"ann": str(run)})
+
+
+def test_calls_of_each_are_read_and_forced_by_its_own_template(tmp_path: Path) -> None:
+    base = Bench(tmp_path).model()
+    (base / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    engine = engine_of("base", base, adapters={"ann": str(trained(tmp_path, base, "qwen"))})
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"messages": ROW["messages"][:1], "tools": tools, "tool_choice": "required", "max_tokens": 60}
+    with served(engine) as server:
+
+        def ask(**more: object) -> str:
+            data = json.dumps({**body, **more}).encode()
+            headers = {"content-type": "application/json"}
+            request = urllib.request.Request(f"{server.url}/v1/chat/completions", data, headers)
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return reply.read().decode()
+
+        message = json.loads(ask(model="base@ann"))["choices"][0]["message"]
+        (call,) = message["tool_calls"]
+        assert call["function"]["name"] == "f" and json.loads(call["function"]["arguments"])["a"] in (1, 2)
+        assert not message["content"] and '"tool_calls"' in ask(model="base@ann", stream=True)
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            ask(model="base")
+    asyncio.run(engine.close())

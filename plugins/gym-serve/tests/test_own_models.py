@@ -14,9 +14,10 @@ import torch
 
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact
+from gym_data.location import locate
 from gym_personalization.opened_variants import ALONE
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
-from gym_serve.errors import BadRequest, TooLong
+from gym_serve.errors import BadRequest, TooLong, Unknown
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_testkit.bench import Bench
@@ -103,6 +104,27 @@ def test_grammars_and_bounds_are_those_of_its_own_words(tmp_path: Path) -> None:
         for wrong, why in (({"tokens": [last + 1]}, BadRequest), ({"tokens": [last] * 256}, TooLong)):
             with pytest.raises(why):
                 await pieces(engine, **wrong)
+        await engine.close()
+
+    asyncio.run(use())
+
+
+def test_the_template_is_that_of_the_newest_version(tmp_path: Path) -> None:
+    own = write_model(tmp_path / "own", seed=5)
+    store_as(tmp_path, "ann", own)
+    engine = engine_of(tmp_path)
+
+    async def use() -> None:
+        before = await engine.described("base", "ann")
+        assert before.answers == engine.models()[0].answers and before.answers.calls is None
+        template = (locate("tiny") / "chat_template.jinja").read_text(encoding="utf-8")
+        (own / "chat_template.jinja").write_text(template)
+        store_as(tmp_path, "ann", own)
+        found = await engine.described("base", "ann")
+        assert found.answers.calls is not None and found.template_hash != before.template_hash
+        with pytest.raises(Unknown):
+            await engine.described("base", "ben")
+        assert await engine.described("base") == engine.models()[0]
         await engine.close()
 
     asyncio.run(use())

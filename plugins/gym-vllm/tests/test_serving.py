@@ -40,6 +40,7 @@ exec '{python}' -m vllm.entrypoints.openai.api_server --enforce-eager --model "$
 KEY = "GYM_VLLM_TEST_KEY"
 GREEDY = Sampling(max_tokens=16, temperature=0.0)
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "日本語 🙂"]
+ASKED = [{"role": "user", "content": "a"}]
 ROUNDING = 1e-3  #: between the two likeliest tokens, where two runtimes in fp32 may choose differently
 
 
@@ -255,3 +256,14 @@ def test_an_adapter_of_another_template_is_refused(tmp_path: Path, adapter: Path
     Artifact(path, "adapter", "tiny", {"template_sha256": "0" * 64}).record()
     with pytest.raises(GymError, match="another chat template"):
         open_model(ModelSource("tiny", "tiny", adapters={"ann": str(path)}), Limits())
+
+
+def test_an_adapter_is_asked_with_the_template_beside_it(tmp_path: Path, adapter: Path) -> None:
+    path = shutil.copytree(adapter, tmp_path / "adapter")
+    (path / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    model = open_model(ModelSource("tiny", "tiny", adapters={"ann": str(path), "ben": str(adapter)}), Limits())
+    assert (
+        model.words["ann"].render(ASKED) == "a\n" != model.words["ben"].render(ASKED) == model.words[None].render(ASKED)
+    )
+    assert model.listed("ann").answers.calls is None and model.listed("ben").answers == model.listed().answers
+    assert model.stops("ben") == model.stops(None) >= model.stops("ann")

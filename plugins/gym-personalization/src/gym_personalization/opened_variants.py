@@ -7,12 +7,12 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -34,6 +34,7 @@ Prompt = str | Sequence[Mapping[str, Any]]
 ALONE = 4  #: models that are kept open, of variants that cannot share one
 TOKENIZERS = 16  #: different tokenizers that are kept open
 TRIES = 5  #: how often a version may be replaced between being looked up and being read
+Found = TypeVar("Found")
 ID = 64  #: characters of the name of a version
 
 
@@ -115,13 +116,11 @@ class OpenedVariants:
         Raises GymError where there is no variant, it is damaged or belongs to another base; and
         `gym_bitdelta.runtime.tenant_cache.NoRoomError` where those in use leave no memory for it.
         """
-        for _ in range(TRIES):
-            found = self._store.get(user)
-            try:
-                return self._ready(found, stack)
-            except _ReplacedError:
-                continue
-        raise BusyError(f"the variant of `{user}` is replaced all the time", key="user_id", fix="try again")
+        return self._of_newest(user, lambda found: self._ready(found, stack))
+
+    def tokenizer(self, user: str) -> Tokenizer:
+        """Return the tokenizer of a user, with the chat template of that variant. Raises GymError where there is no variant."""
+        return self._of_newest(user, self._tokenizer)
 
     def warm(self, user: str) -> None:
         """Have a delta read in the background. Raises GymError where the user has no variant."""
@@ -141,6 +140,15 @@ class OpenedVariants:
             for alone in self._alone.values():
                 alone.files.close()
             self._alone.clear()
+
+    def _of_newest(self, user: str, read: Callable[[Variant], Found]) -> Found:
+        for _ in range(TRIES):
+            found = self._store.get(user)
+            try:
+                return read(found)
+            except _ReplacedError:
+                continue
+        raise BusyError(f"the variant of `{user}` is replaced all the time", key="user_id", fix="try again")
 
     def _ready(self, found: Variant, stack: ExitStack) -> Ready:
         home: TenantModel | Alone

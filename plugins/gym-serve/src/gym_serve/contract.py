@@ -181,6 +181,13 @@ class Engine(Protocol):
         """Return the tenants of a model, sorted. Raises Unknown."""
         ...
 
+    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
+        """Return a model with the template that a tenant has, and how that has answers written. Raises Unknown.
+
+        An engine whose tenants have no templates of their own has nothing to add.
+        """
+        return next(each for each in self.models() if each.name == model)
+
     def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Return the pieces of a reply as they come. Raises RequestError before the first one; closing the iterator cancels."""
         ...

@@ -30,7 +30,7 @@ async def messages(service: Service, body: Message, access: Access) -> dict[str,
         top_p=body.top_p,
         top_k=body.top_k,
     )
-    job = job_of(service, asked, access, id)
+    job = await job_of(service, asked, access, id)
     head = {"id": id, "type": "message", "role": "assistant", "model": body.model}
     if body.stream:
         return EventStream(await begun(_events(service, job, head)), done=None)
@@ -45,7 +45,7 @@ async def messages(service: Service, body: Message, access: Access) -> dict[str,
 
 async def count_tokens(service: Service, body: Prompt, access: Access) -> dict[str, int]:
     """Return the tokens of a prompt."""
-    job = job_of(service, body.converted(), access, "")
+    job = await job_of(service, body.converted(), access, "")
     async with asking(service, str(job.asked)):
         return {"input_tokens": await service.engine.count(job.requests[0])}
 

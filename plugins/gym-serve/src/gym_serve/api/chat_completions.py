@@ -57,9 +57,9 @@ class ChatCompletion(SamplingBody):
     verbosity: None = None
 
 
-def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> Job:
+async def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> Job:
     """Return what an engine is asked for. Raises RequestError, naming the field, for what cannot be."""
-    model, asked = service.model(body.model, access)
+    model, asked = await service.described(body.model, access)
     if "generate" not in model.tasks:
         raise HTTPProblem(400, "this model scores texts and writes none: ask `/v1/score`", key="model")
     limit, field = (body.max_completion_tokens, "max_completion_tokens")
@@ -125,7 +125,7 @@ def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> J
 async def chat_completions(service: Service, body: ChatCompletion, access: Access) -> dict[str, Any] | EventStream:
     """Answer, at once or as a stream."""
     head: dict[str, Any] = {"id": f"chatcmpl-{token_hex(12)}", "created": int(time.time()), "model": body.model}
-    job = job_of(service, body, access, head["id"])
+    job = await job_of(service, body, access, head["id"])
     if body.stream:
         counted = bool(body.stream_options and body.stream_options.include_usage)
         return EventStream(await begun(_chunks(service, job, head, bool(body.logprobs), counted)))

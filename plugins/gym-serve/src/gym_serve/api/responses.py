@@ -205,7 +205,7 @@ def _text(content: str | list[Text]) -> str:
 async def responses(service: Service, body: Responses, access: Access) -> dict[str, Any] | EventStream:
     """Answer, at once or as a stream."""
     id = f"resp_{token_hex(12)}"
-    job = job_of(service, body.converted(), access, id)
+    job = await job_of(service, body.converted(), access, id)
     head = _head(body, id)
     if body.stream:
         return EventStream(await begun(_events(service, job, head)), done=None)

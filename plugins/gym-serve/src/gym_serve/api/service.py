@@ -42,6 +42,14 @@ class Service:
             raise unknown_model(name)
         return model, replace(wanted, owner=access.owner)
 
+    async def described(self, name: str, access: Access) -> tuple[ServedModel, Asked]:
+        """Return what `model` does, with the template that a tenant has. Raises RequestError."""
+        model, wanted = self.model(name, access)
+        if wanted.tenant is not None:
+            async with asking(self, name):
+                model = await self.engine.described(wanted.model, wanted.tenant)
+        return model, wanted
+
     def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
         """Return the names that may be asked, models before their tenants."""
         names = []

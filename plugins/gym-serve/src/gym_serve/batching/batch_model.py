@@ -95,6 +95,10 @@ class BatchModel(Protocol):
         """Return it as a front lists it."""
         ...
 
+    def described(self, tenant: str) -> ServedModel:
+        """Return it with the template of a tenant. Raises Unknown, GymError."""
+        ...
+
     def tenants(self) -> Sequence[str]:
         """Return the names of its tenants, sorted."""
         ...

@@ -74,6 +74,11 @@ class BatchEngine:
         """Return the tenants of a model."""
         return self.model(model).tenants()
 
+    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
+        """Return a model with the template of a tenant."""
+        asked = self.model(model)
+        return asked.listed() if tenant is None else await self._run(lambda: asked.described(tenant))
+
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
         self._loop = asyncio.get_running_loop()

@@ -122,7 +122,7 @@ class Session:
                 self.messages.append(_message(whole))
 
     async def _answer(self) -> AsyncGenerator[Delta, None]:
-        model = next(each for each in self.engine.models() if each.name == self.whom.model)
+        model = await self.engine.described(self.whom.model, self.whom.tenant)
         system = [{"role": "system", "content": self.system}] if self.system else []
         request = Request(
             self.whom.model,

@@ -32,13 +32,13 @@ class Asking:
     options: Mapping[str, Any]  #: of templates
     system: str = ""  #: what a conversation begins with that has no such message
 
-    def request(self, row: Row) -> Request:
-        """Return what a row asks."""
+    def request(self, row: Row, model: ServedModel) -> Request:
+        """Return what a row asks of a model."""
         given = dict(row.request)
         messages = given.get("messages")
         if messages and self.system and messages[0]["role"] != "system":
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
-        options = self.options if messages and self.model.thinks else {}
+        options = self.options if messages and model.thinks else {}
         name, tenant = self.whom.model, self.whom.tenant
         return Request(
             name,
@@ -50,14 +50,9 @@ class Asking:
             owner="inference",
         )
 
-    @property
-    def model(self) -> ServedModel:
-        """The model that is asked."""
-        return next(each for each in self.engine.models() if each.name == self.whom.model)
-
-    def parser(self, request: Request) -> AnswerParser | ChannelParser:
+    def parser(self, request: Request, model: ServedModel) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
-        format = (self.model.answers if request.messages is not None else None) or AnswerFormat()
+        format = (model.answers if request.messages is not None else None) or AnswerFormat()
         begins = format.begins_thinking and self.options.get("enable_thinking") is not False
         return parser_of(replace(format, begins_thinking=begins), request.tools)
 
@@ -67,6 +62,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
 
     Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
     """
+    model = await asking.engine.described(asking.whom.model, asking.whom.tenant)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     numbers: list[int] = []
 
@@ -81,7 +77,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     try:
         while True:
             while len(under_way) < at_once and (row := next(source, None)) is not None:
-                under_way.append((row, asyncio.create_task(_answer(asking, row))))
+                under_way.append((row, asyncio.create_task(_answer(asking, row, model))))
             if not under_way:
                 return
             first, task = under_way[0]
@@ -101,13 +97,13 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
             signal.signal(number, handler)
 
 
-async def _answer(asking: Asking, row: Row) -> dict[str, Any]:
+async def _answer(asking: Asking, row: Row, model: ServedModel) -> dict[str, Any]:
     """Return the answer to a row, or what is wrong with it."""
     if row.problem:
         return {"error": row.problem}
-    request = asking.request(row)
+    request = asking.request(row, model)
     while True:
-        parser = asking.parser(request)
+        parser = asking.parser(request, model)
         whole, reason, usage = Delta(), "", Usage(0, 0)
         try:
             async with aclosing(asking.engine.submit(request)) as pieces:

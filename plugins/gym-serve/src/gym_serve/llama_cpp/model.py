@@ -93,6 +93,10 @@ class LlamaModel:
         """Return it as a front lists it."""
         return self._listed
 
+    def described(self, tenant: str) -> ServedModel:
+        """Raise Unknown."""
+        raise Unknown(f"there is no model `{self.source.name}@{tenant}`")
+
     def tenants(self) -> Sequence[str]:
         """Return nobody."""
         return ()

@@ -39,6 +39,10 @@ class LocalModel:
         """Return it as a front lists it."""
         return self.served.listed()
 
+    def described(self, tenant: str) -> ServedModel:
+        """Return it with the template of a tenant. Raises Unknown, GymError."""
+        return self.served.listed(self._tenants.tokenizer(tenant))
+
     def tenants(self) -> Sequence[str]:
         """Return the names of its tenants."""
         return self._tenants.names()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
-from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.answer_format import AnswerFormat, answer_format_of
 from gym_data.chat.template_hash import template_hash
 from gym_data.location import locate
 from gym_data.prepare import tokenizer_with
@@ -31,6 +31,8 @@ from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TEMPLATE = "chat_template.jinja"  #: of a folder, where it has one of its own
+KEPT = 16  #: tokenizers of which it is known how answers are written
 UNBOUNDED = 2**20  #: tokens of context, where a model names none
 
 
@@ -61,9 +63,10 @@ class Served:
         """What it can be asked."""
         return frozenset({"generate", "embed"} if self.head is None else {"score"})  # type: ignore[arg-type]
 
-    def listed(self) -> ServedModel:
-        """Return it as a front lists it."""
-        template = self.tokenizer.templates.get("default")
+    def listed(self, tokenizer: Tokenizer | None = None) -> ServedModel:
+        """Return it as a front lists it, or with the template that another tokenizer has."""
+        tokenizer = tokenizer or self.tokenizer
+        template = tokenizer.templates.get("default")
         return ServedModel(
             self.source.name,
             self.artifact.kind,
@@ -73,8 +76,14 @@ class Served:
             bool(self.source.tenants or self.source.adapters),
             template_hash(template) if template is not None else None,
             "enable_thinking" in (template or ""),
-            answer_format_of(self.tokenizer),
+            answers_of(tokenizer),
         )
+
+
+@lru_cache(KEPT)
+def answers_of(tokenizer: Tokenizer) -> AnswerFormat:
+    """Return how answers are written, which is found by rendering some."""
+    return answer_format_of(tokenizer)
 
 
 def ends_of(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
@@ -113,6 +122,24 @@ def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
     if text is not None or template is None:
         return Tokenizer(path, text)
     return tokenizer_with(named_template(template), path)
+
+
+def own_tokenizer(artifact: Artifact, usual: Tokenizer, template: str | None, name: str) -> Tokenizer:
+    """Return the tokenizer of an adapter, with the template that lies beside it; that of its base, where it has the same.
+
+    Raises GymError where it was trained with another template than that.
+    """
+    found, beside = usual, artifact.path / TEMPLATE
+    if (artifact.path / "tokenizer.json").is_file():
+        own = tokenizer_of(artifact.path, template)
+        if (own.fingerprint, own.templates) != (found.fingerprint, found.templates):
+            found = own
+    elif (
+        template is None and beside.is_file() and (text := template_file(str(beside))) != usual.templates.get("default")
+    ):
+        found = Tokenizer(usual.path, text)
+    check_template(artifact.details, found, name)
+    return found
 
 
 def artifact_in(path: str, base: Path | None = None) -> Artifact:

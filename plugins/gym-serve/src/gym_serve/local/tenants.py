@@ -27,10 +27,9 @@ from gym_serve.local.adapter_batch import AdapterBatch
 from gym_serve.local.opening import (
     Served,
     artifact_in,
-    check_template,
     context_of,
     ends_of,
-    tokenizer_of,
+    own_tokenizer,
     vocabulary_of,
 )
 
@@ -58,6 +57,10 @@ class Tenants(Protocol):
 
     def names(self) -> Sequence[str]:
         """Return who there is, sorted."""
+        ...
+
+    def tokenizer(self, name: str) -> Tokenizer:
+        """Return the tokenizer of a tenant, with its template. Raises Unknown, GymError."""
         ...
 
     def open(self, name: str | None, stack: ExitStack) -> Answering:
@@ -92,12 +95,18 @@ class StoredTenants:
         """Return the users."""
         return self._store.index.users()
 
+    def tokenizer(self, name: str) -> Tokenizer:
+        """Return that of the newest version of a user."""
+        if name not in self.names():
+            raise _unknown(self._served, name)
+        return self._variants.tokenizer(name)
+
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return what answers for the newest version of a user."""
         if name is None:
             return _sharing(self._served)
         if name not in self.names():
-            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+            raise _unknown(self._served, name)
         ready = self._variants.ready(name, stack)
         model, tokenizer, stops, key = ready.model, ready.tokenizer, ready.stops, ready.name
         if ready.tenant is None:
@@ -150,10 +159,16 @@ class AdapterTenants:
         """Return the names of the adapters."""
         return sorted(self._served.source.adapters)
 
+    def tokenizer(self, name: str) -> Tokenizer:
+        """Return that of an adapter."""
+        if name not in self._words:
+            raise _unknown(self._served, name)
+        return self._words[name][0]
+
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return the base with an adapter."""
         if name is not None and name not in self._served.source.adapters:
-            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+            raise _unknown(self._served, name)
         sharing = _sharing(self._served, name)
         if name is None:
             return sharing
@@ -180,10 +195,14 @@ class NoTenants:
         """Return nobody."""
         return ()
 
+    def tokenizer(self, name: str) -> Tokenizer:
+        """Raise Unknown."""
+        raise _unknown(self._served, name)
+
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return the model."""
         if name is not None:
-            raise Unknown(f"there is no model `{self._served.source.name}@{name}`")
+            raise _unknown(self._served, name)
         return _sharing(self._served)
 
     @contextmanager
@@ -200,13 +219,12 @@ def _words_of(served: Served, name: str, artifact: Artifact) -> tuple[Tokenizer,
 
     Raises GymError where another template is there.
     """
-    found = served.tokenizer
-    if (artifact.path / "tokenizer.json").is_file():
-        own = tokenizer_of(artifact.path, served.source.template)
-        if (own.fingerprint, own.templates) != (found.fingerprint, found.templates):
-            found = own
-    check_template(artifact.details, found, name)
+    found = own_tokenizer(artifact, served.tokenizer, served.source.template, name)
     return found, ends_of(served.model, found)
+
+
+def _unknown(served: Served, name: str) -> Unknown:
+    return Unknown(f"there is no model `{served.source.name}@{name}`")
 
 
 def _sharing(served: Served, key: Hashable = None) -> Answering:

@@ -87,6 +87,11 @@ class VLLMEngine:
         self._known(model, None)
         return sorted(self._model.source.adapters)
 
+    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
+        """Return the model with the template of an adapter."""
+        self._known(model, tenant)
+        return self._listed if tenant is None else await asyncio.to_thread(self._model.listed, tenant)
+
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
         self._open()
@@ -108,7 +113,8 @@ class VLLMEngine:
     async def count(self, request: Request) -> int:
         """Return the tokens of the prompt."""
         self._known(request.model, request.tenant)
-        return len(await asyncio.to_thread(prompt_tokens, request, self._model.tokenizer, self._model.vocabulary))
+        words = self._model.words[request.tenant]
+        return len(await asyncio.to_thread(prompt_tokens, request, words, self._model.vocabulary))
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Raise BadRequest."""
@@ -163,7 +169,8 @@ class VLLMEngine:
             raise BadRequest(f"tokens are numbers from 0 to {model.vocabulary - 1}", key="logit_bias")
         if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
             raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")
-        prompt = prompt_tokens(request, model.tokenizer, model.vocabulary)
+        words = model.words[request.tenant]
+        prompt = prompt_tokens(request, words, model.vocabulary)
         most = min(model.context - 1, self._limits.max_prompt_tokens or model.context)
         if len(prompt) > most:
             raise TooLong(f"the prompt has {len(prompt)} tokens, and may have {most}", key="messages")
@@ -171,9 +178,11 @@ class VLLMEngine:
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:
             raise BadRequest("at least one token must be asked for", key="max_tokens")
-        stops = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else model.stops)
+        stops = frozenset(sampling.stop_token_ids) | (
+            frozenset() if sampling.ignore_eos else model.stops(request.tenant)
+        )
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
-        reply = Reply(model.tokenizer, sampling, stops, "", prompt if goes_on(request) else ())
+        reply = Reply(words, sampling, stops, "", prompt if goes_on(request) else ())
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         return row, reply, body_of(model.name(request.tenant), request, row, seed)
 

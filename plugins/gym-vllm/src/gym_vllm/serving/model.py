@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gym_core import Artifact, GymError
-from gym_data.chat.answer_format import answer_format_of
 from gym_data.chat.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel
-from gym_serve.local.opening import UNBOUNDED, artifact_in, check_template, tokenizer_of
+from gym_serve.local.opening import UNBOUNDED, answers_of, artifact_in, check_template, own_tokenizer, tokenizer_of
 from gym_torch.checkpoints.base_model import base_of
 
 ADAPTER = "adapter_config.json"  #: of a folder that vLLM reads as an adapter
@@ -24,16 +24,21 @@ class AskedModel:
 
     source: ModelSource
     path: Path  #: folder of the base
-    tokenizer: Tokenizer
+    words: Mapping[str | None, Tokenizer]  #: by tenant; None is what the plain name means
     adapters: dict[str | None, Path]  #: None is what the plain name means, where the source is an adapter itself
     context: int
     vocabulary: int
-    stops: frozenset[int]
+    ends: frozenset[int]  #: tokens that end a reply, whoever is asked
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def listed(self) -> ServedModel:
-        """Return it as a front lists it."""
-        template = self.tokenizer.templates.get("default")
+    def stops(self, tenant: str | None) -> frozenset[int]:
+        """Return the tokens that end a reply of a tenant."""
+        tokenizer = self.words[tenant]
+        return self.ends | {token for token in (tokenizer.eos_id, *tokenizer.turn_ends) if token is not None}
+
+    def listed(self, tenant: str | None = None) -> ServedModel:
+        """Return it as a front lists it, with the template of a tenant."""
+        template = self.words[tenant].templates.get("default")
         return ServedModel(
             self.source.name,
             "adapter" if None in self.adapters else "model",
@@ -43,7 +48,7 @@ class AskedModel:
             tenants=bool(self.source.adapters),
             template_hash=template_hash(template) if template is not None else None,
             thinks="enable_thinking" in (template or ""),
-            answers=answer_format_of(self.tokenizer),
+            answers=answers_of(self.words[tenant]),
         )
 
     def name(self, tenant: str | None) -> str:
@@ -74,19 +79,18 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base
     tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)
-    for name, each in folders.items():
-        _check_own(source, name, each, tokenizer)
+    words = {None: tokenizer} | {name: _own(source, name, each, tokenizer) for name, each in folders.items()}
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     config |= config.get("text_config", {})
     said = config.get("max_position_embeddings") or UNBOUNDED
-    ends = [tokenizer.eos_id, *tokenizer.turn_ends, *_list(config.get("eos_token_id"))]
+    ends = _list(config.get("eos_token_id"))
     file = base / "generation_config.json"
     if file.is_file():
         ends += _list(json.loads(file.read_text(encoding="utf-8")).get("eos_token_id"))
     return AskedModel(
         source,
         base,
-        tokenizer,
+        words,
         {name: each.path for name, each in folders.items()},
         min(said, limits.max_context or said),
         int(config["vocab_size"]),
@@ -94,10 +98,10 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
     )
 
 
-def _check_own(source: ModelSource, name: str | None, adapter: Artifact, tokenizer: Tokenizer) -> None:
-    """Raise GymError where an adapter was trained with another template than the one that all are asked with."""
+def _own(source: ModelSource, name: str | None, adapter: Artifact, usual: Tokenizer) -> Tokenizer:
+    """Return the words of an adapter. Raises GymError where the template that it was trained with is not there."""
     try:
-        check_template(adapter.details, tokenizer, name or source.name)
+        return own_tokenizer(adapter, usual, source.template, name or source.name)
     except GymError as error:
         fix = "serve it alone, by its own path, or leave `engine` out"
         raise _refused(source, "adapters", error.problems[0].why, fix) from error
