@@ -24,6 +24,8 @@ from gym_serve.inference.rows import Answers, rows
 from gym_serve.inference.run import Asking, infer
 from gym_serve.names import Asked
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
 
 def write(path: Path, count: int) -> Path:
     path.write_text("".join(json.dumps({"prompt": f"row {number} of {count}"}) + "\n" for number in range(count)))
@@ -68,6 +70,68 @@ def test_rows_of_every_shape(tmp_path):
         "Expecting va",
     ]
     assert found[8]["response"] == "last"
+
+
+def test_a_row_says_how_it_is_answered(tmp_path):
+    asked = [
+        {"prompt": "a b c d", "temperature": 0, "max_tokens": 2, "stop": ["c"], "id": 7},
+        {"prompt": "a b c d", "temperature": 0, "max_completion_tokens": 3, "seed": None},
+        {"prompt": "a", "temperature": 3},
+        {"prompt": "a", "top_k": 4},
+        {"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}},
+        {"prompt": "a", "n": 1, "logprobs": None},
+        {"prompt": "a", "stop": [""]},
+        {"prompt": "a", "max_tokens": -1},
+        {"prompt": "a", "body": "a column of its own"},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
+    assert [(row["response"], row["finish_reason"]) for row in found[:2]] == [("a b", "length"), ("a b c", "length")]
+    first = engine.seen[0].sampling
+    assert (first.temperature, first.max_tokens, first.stop, first.seed) == (0, 2, ("c",), 3)
+    for row, name in zip(found[2:5], ("temperature", "not supported", "response_format"), strict=True):
+        assert name in row["error"]
+    assert found[5]["response"] == "a" and "characters" in found[6]["error"]
+    assert "max_tokens" in found[7]["error"] and found[8]["response"] == "a"
+
+
+def test_requests_of_a_batch_file(tmp_path):
+    def request(body: dict, url: str = "/v1/chat/completions", **more) -> str:
+        return json.dumps({"custom_id": "mine", "method": "POST", "url": url, "body": body, **more})
+
+    said = [{"role": "user", "content": "a b c d"}]
+    lines = [
+        request({"model": "demo", "messages": said, "temperature": 0, "max_completion_tokens": 2}),
+        request({"messages": said, "temperature": 0, "n": 2, "logprobs": True}),
+        request({"prompt": "a b", "temperature": 0}, "/v1/completions"),
+        request({"model": "other", "messages": said}),
+        request({"messages": said, "max_tokens": -1}),
+        request({"messages": said, "stream": True}),
+        request({"messages": said}, "/v1/files"),
+        request({"messages": said}, custom_id=None),
+        request({"messages": [{"role": "user", "content": "call f x"}], "tools": TOOLS}),
+        request({"messages": said, "user": "\ud83d"}),
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
+    bodies = [row["response"]["body"] for row in found if row.get("response")]
+    assert [row["response"]["status_code"] for row in found if row.get("response")] == [200] * 3 + [404, 400, 400, 200]
+    assert bodies[0]["choices"][0]["message"]["content"] == "a b" and bodies[0]["usage"]["completion_tokens"] == 2
+    assert len(bodies[1]["choices"]) == 2 and bodies[1]["choices"][0]["logprobs"]["content"]
+    assert bodies[2]["choices"][0]["text"] == "a b"
+    assert bodies[6]["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    assert all(row["custom_id"] == "mine" and row["id"] for row in found if row.get("response"))
+    assert [bool(row["error"]) for row in found] == [False] * 3 + [True] * 5 + [False, True]
+    assert (
+        found[4]["error"]["param"] == "max_tokens" and "`url`" in found[6]["error"] and "custom_id" in found[7]["error"]
+    )
+    assert [message["role"] for message in engine.seen[0].messages] == ["system", "user"]
+    again = answered(tmp_path / "in.jsonl", tmp_path / "again.jsonl", None, at_once=1)
+    for one, other in zip(found[:3], again[:3], strict=True):
+        assert one["response"]["body"]["choices"] == other["response"]["body"]["choices"]
+    assert len({request.sampling.seed for request in engine.seen}) > 2
 
 
 def test_rows_that_hold_no_text_end_no_run(tmp_path):

@@ -40,8 +40,9 @@ class InferenceOptions(AnswerOptions):
 def inference(words: tuple[str, ...], given: Path, output: Path, as_json: bool) -> None:
     """Answer each row of a JSONL file, in order; the same command again goes on where it stopped.
 
-    A row has `messages` (and `tools`), a `prompt`, or an `instruction`. MODEL is a run, a checkpoint, an artifact or a model,
-    or a YAML file with a section `serving`, or one of LLaMA-Factory. Exit code 1 where a row has an error for an answer.
+    A row has `messages` (and `tools`), a `prompt`, or an `instruction`, and perhaps sampling options; or it is a request of a
+    batch file, with `custom_id`, `url` and `body`. MODEL is a run, a checkpoint, an artifact or a model, or a YAML file with a
+    section `serving`, or one of LLaMA-Factory. Exit code 1 where a row has an error for an answer.
     """
     options = read(InferenceOptions, words, {}, beside=ApiOptions.model_fields)
     if len(options.models) != 1:
@@ -87,4 +88,4 @@ async def _run(options: InferenceOptions, given: Path, answers: Any, progress: P
 def _errors(output: Path) -> int:
     """Return how many answers say that there is none."""
     with output.open("rb") as file:
-        return sum("error" in json.loads(line) for line in file if b'"error"' in line)
+        return sum(bool(json.loads(line).get("error")) for line in file if b'"error"' in line)

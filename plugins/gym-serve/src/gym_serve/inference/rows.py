@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +14,7 @@ from typing import Any, Self
 from gym_core.errors import BusyError, DataError, Problem
 from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
+from gym_serve.inference.batch_rows import BatchRequest, batch_request, options_of
 
 SETTINGS = "inference.json"
 BLOCK = 1 << 20
@@ -27,6 +28,8 @@ class Row:
     digest: str  #: of its line
     request: dict[str, Any]  #: `messages` or `prompt`, and perhaps `tools`
     problem: str = ""  #: why it cannot be asked
+    said: Mapping[str, Any] = field(default_factory=dict)  #: sampling options that it says
+    batch: BatchRequest | None = None  #: the request that it is, where it is one
 
 
 def rows(path: Path, start: int = 0) -> Iterator[Row]:
@@ -59,12 +62,14 @@ def _row(number: int, line: bytes) -> Row:
     try:
         found = json.loads(line)
         line.decode()
-        request = asked(found)
+        batch = batch_request(found) if isinstance(found, dict) else None
+        request = asked(found) if batch is None else {}
+        said = options_of(found) if batch is None else {}
         try:
-            json.dumps(request, ensure_ascii=False).encode()
+            json.dumps([request, said, found if batch else None], ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise ValueError("holds half a character (a lone surrogate), which is no text") from error
-        return Row(number, digest(line), request)
+        return Row(number, digest(line), request, "", said, batch)
     except (ValueError, RecursionError) as error:
         return Row(number, digest(line), {}, str(error).partition("\n")[0][:300] or "no row")
 

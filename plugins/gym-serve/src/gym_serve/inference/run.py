@@ -15,9 +15,11 @@ from gym_core import GymError
 from gym_core.errors import Interrupted
 from gym_data.chat.answer_format import AnswerFormat
 from gym_serve.answer_parser import AnswerParser, Delta
+from gym_serve.api.service import Service
 from gym_serve.channel_parser import ChannelParser, parser_of
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
+from gym_serve.inference.batch_rows import answered, drawn_by, service_of
 from gym_serve.inference.rows import Answers, Row, rows
 from gym_serve.names import Asked
 
@@ -32,7 +34,12 @@ class Asking:
     options: Mapping[str, Any]  #: of templates
     system: str = ""  #: what a conversation begins with that has no such message
 
-    def request(self, row: Row, model: ServedModel) -> Request:
+    @property
+    def service(self) -> Service:
+        """What answers rows that are requests."""
+        return service_of(self.engine, self.whom, self.sampling, self.options, self.system)
+
+    def request(self, row: Row, model: ServedModel, service: Service) -> Request:
         """Return what a row asks of a model."""
         given = dict(row.request)
         messages = given.get("messages")
@@ -45,7 +52,7 @@ class Asking:
             tenant,
             **given,
             template_options=options,
-            sampling=self.sampling,
+            sampling=drawn_by(service, self.sampling, row.said),
             index=row.number,
             owner="inference",
         )
@@ -63,6 +70,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
     """
     model = await asking.engine.described(asking.whom.model, asking.whom.tenant)
+    service = asking.service
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     numbers: list[int] = []
 
@@ -77,7 +85,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     try:
         while True:
             while len(under_way) < at_once and (row := next(source, None)) is not None:
-                under_way.append((row, asyncio.create_task(_answer(asking, row, model))))
+                under_way.append((row, asyncio.create_task(_answer(asking, row, model, service))))
             if not under_way:
                 return
             first, task = under_way[0]
@@ -87,7 +95,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
             answer = task.result()
             answers.write(first, answer)
             under_way.popleft()
-            told(1, answer.get("usage", {}).get("completion_tokens", 0))
+            told(1, _tokens(answer))
     finally:
         for _, task in under_way:
             task.cancel()
@@ -97,15 +105,17 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
             signal.signal(number, handler)
 
 
-async def _answer(asking: Asking, row: Row, model: ServedModel) -> dict[str, Any]:
+async def _answer(asking: Asking, row: Row, model: ServedModel, service: Service) -> dict[str, Any]:
     """Return the answer to a row, or what is wrong with it."""
     if row.problem:
         return {"error": row.problem}
-    request = asking.request(row, model)
     while True:
-        parser = asking.parser(request, model)
         whole, reason, usage = Delta(), "", Usage(0, 0)
         try:
+            if row.batch is not None:
+                return await answered(service, row.batch, asking.sampling, row.number)
+            request = asking.request(row, model, service)
+            parser = asking.parser(request, model)
             async with aclosing(asking.engine.submit(request)) as pieces:
                 async for piece in pieces:
                     whole += parser.feed(piece.text, end=piece.finish_reason is not None)
@@ -118,6 +128,12 @@ async def _answer(asking: Asking, row: Row, model: ServedModel) -> dict[str, Any
         except GymError as error:
             return {"error": error.problems[0].why}
         return _written(whole, reason, usage)
+
+
+def _tokens(answer: Mapping[str, Any]) -> int:
+    """Return how many tokens an answer has."""
+    usage = (answer["response"]["body"] if "custom_id" in answer else answer).get("usage") or {}
+    return int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
 
 
 def _written(answer: Delta, reason: str, usage: Usage) -> dict[str, Any]:
