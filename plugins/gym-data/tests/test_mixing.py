@@ -39,6 +39,12 @@ def test_a_share_or_a_number_is_held_out_and_nothing_is_on_both_sides(validation
     assert held.tolist() != hold_out(order, list(range(100)), validation, 1)[1].tolist()
 
 
+def test_a_share_that_is_held_out_is_rounded_up():
+    """As `train_test_split` of datasets rounds, which LLaMA-Factory calls."""
+    for rows, share, wanted in ((91, 0.1, 10), (3, 0.1, 1), (10, 0.2, 2)):
+        assert len(hold_out(order_of(range(rows)), list(range(rows)), share, 0)[1]) == wanted
+
+
 def test_equal_contents_stay_on_one_side():
     groups = [number // 4 for number in range(100)]
     order = order_of([*range(100), *range(50)])

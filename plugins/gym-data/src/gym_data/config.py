@@ -58,7 +58,7 @@ class DatasetConfig(Data):
     max_samples: PositiveInt | None = None
     """Most rows of each source, from its beginning."""
     validation: Annotated[float, Field(ge=0)] = 0.0
-    """Rows kept for evaluation: a share when below 1, else a number. Equal rows stay on one side."""
+    """Rows kept for evaluation: a share when below 1, rounded up, else a number. Equal rows stay on one side."""
     validation_sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]] = []
     """Sources of their own for evaluation, read and mixed as those of `sources` are, in place of `validation`."""
     validation_apart: bool = False

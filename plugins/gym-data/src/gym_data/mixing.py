@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from math import ceil
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -118,7 +119,7 @@ def hold_out(
     examples = order_of(list(dict.fromkeys(order.tolist())))
     # Rows are counted: how many examples one becomes depends on the algorithm, and what is held out must not.
     each = {rows[example] if rows else example: groups[example] for example in examples.tolist()}
-    wanted = int(validation) if validation >= 1 else max(1, round(validation * len(each)))
+    wanted = int(validation) if validation >= 1 else ceil(validation * len(each))
     members = Counter(each.values())
     shuffled = np.random.default_rng(seed).permutation(order_of(list(members)))
     chosen, held = set(), 0
