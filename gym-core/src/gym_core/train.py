@@ -27,7 +27,7 @@ class Train(Config):
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
     """Peak learning rate."""
     warmup: PositiveInt | Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Warm-up: a share of all steps when below 1, else a number of steps."""
+    """Warm-up: a share of all steps when below 1, rounded up; else a number of steps."""
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+import torch
+from transformers import get_scheduler
 from transformers.training_args import OptimizerNames
 
 from gym_adapters import DoRA
@@ -13,22 +16,20 @@ from gym_optim.config import (
     APOLLO,
     LOMO,
     SGD,
-    WSD,
     Adafactor,
     AdaLomo,
     AdamMini,
     AdamW,
     AdamW8bit,
     BAdam,
-    Cosine,
     GaLore,
     Lion,
     LoRAPlus,
     Muon,
     PagedAdamW8bit,
-    Polynomial,
     ScheduleFreeAdamW,
 )
+from gym_optim.kinds import Scheduler
 
 
 def factory(**keys: Any) -> Recipe:
@@ -79,19 +80,64 @@ def test_flat_keys_select_the_optimizer_and_its_options(keys: dict[str, Any], op
     assert factory(**keys).optimizer == optimizer
 
 
-def test_schedulers_of_the_flat_dialect() -> None:
-    assert factory(lr_scheduler_type="warmup_stable_decay").scheduler == WSD(decay_ratio=2 / 3)
-    assert factory(lr_scheduler_type="cosine_with_restarts").scheduler == Cosine()
-    assert factory(
-        lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": 0.1}
-    ).scheduler == Cosine(min_lr_ratio=0.1)
-    assert factory(lr_scheduler_type="polynomial", lr_scheduler_kwargs={"power": 2.0}).scheduler == Polynomial(power=2)
-    for kind, options in (
-        ("warmup_stable_decay", {"num_decay_steps": 10}),
-        ("cosine_with_restarts", {"num_cycles": 2}),
-    ):
-        with pytest.raises(RecipeError, match="write the section out"):
-            factory(lr_scheduler_type=kind, lr_scheduler_kwargs=options)
+#: Schedules by name and options, with whose values they have after warm-up, of transformers or of LLaMA-Factory.
+SCHEDULES: list[tuple[str, dict[str, Any]]] = [
+    ("linear", {}),
+    ("cosine", {}),
+    ("cosine", {"num_cycles": 0.5}),
+    ("cosine_with_restarts", {}),
+    ("cosine_with_restarts", {"num_cycles": 3}),
+    ("cosine_with_min_lr", {"min_lr_rate": 0.1}),
+    ("cosine_with_min_lr", {"min_lr": 1e-6, "num_cycles": 0.5}),
+    ("constant", {}),
+    ("constant_with_warmup", {}),
+    ("polynomial", {}),
+    ("polynomial", {"power": 2.0, "lr_end": 1e-5}),
+    ("inverse_sqrt", {}),
+    ("inverse_sqrt", {"timescale": 7}),
+    ("warmup_stable_decay", {}),
+    ("warmup_stable_decay", {"decay_type": "1-sqrt"}),
+    ("warmup_stable_decay", {"decay_type": "linear", "min_lr_ratio": 0.2, "warmup_type": "linear"}),
+]
+
+
+@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize(("name", "options"), SCHEDULES, ids=str)
+def test_rates_after_warm_up_are_those_of_transformers(name: str, options: dict[str, Any], warmup: int) -> None:
+    total, rate = 42, 1e-4
+    asked = {"lr_scheduler_type": name, "learning_rate": rate, "lr_scheduler_kwargs": json.dumps(options)}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+    stable = (total - warmup) // 3
+    steps = {"num_decay_steps": total - warmup - stable}
+    given = {**options, **(steps if name == "warmup_stable_decay" else {})}
+    theirs = get_scheduler(name, optimizer, warmup, total, given).lr_lambdas[0]
+    scheduler = factory(**asked).scheduler
+    assert (
+        isinstance(scheduler, Scheduler) and factory(**asked | {"lr_scheduler_kwargs": options}).scheduler == scheduler
+    )
+    factor = scheduler.build(total=total, warmup=warmup)
+    assert [factor(step) for step in range(warmup, total)] == pytest.approx(
+        [theirs(step) for step in range(warmup, total)], abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("warmup_stable_decay", {"num_decay_steps": 10}, "write the section out"),
+        ("warmup_stable_decay", {"num_stable_steps": 10}, "write the section out"),
+        ("warmup_stable_decay", {"decay_type": "sqrt"}, "is cosine or linear or 1-sqrt"),
+        ("cosine", {"num_cycles": 2}, "only `0.5` is done here"),
+        ("cosine_with_min_lr", {"min_lr": 1.0}, "a learning rate below `learning_rate`"),
+        ("linear", {"power": 2.0}, "belongs to scheduler `polynomial`"),
+        ("polynomial", {"powr": 2.0}, "unknown key"),
+        ("polynomial", "power", "`power` has no value"),
+        ("polynomial", "{power: 2}", "name=value, ..., or a mapping"),
+    ],
+)
+def test_options_of_a_schedule_that_are_not_here_are_refused(name: str, options: Any, why: str) -> None:
+    with pytest.raises(RecipeError, match=why):
+        factory(lr_scheduler_type=name, lr_scheduler_kwargs=options)
 
 
 @pytest.mark.parametrize(

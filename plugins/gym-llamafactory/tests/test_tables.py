@@ -17,7 +17,7 @@ from gym_core.train import Train
 from gym_llamafactory import table
 from gym_llamafactory.stated import STATED
 from gym_llamafactory.tracking import KEYS as TRACKED
-from gym_llamafactory.translation import PAIRS, TOP, translate
+from gym_llamafactory.translation import HOLDING, TOP, translate
 
 BASE = {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
 
@@ -45,7 +45,7 @@ def test_a_stated_key_is_taken_or_refused_with_what_to_do() -> None:
 def test_every_key_of_theirs_is_accounted_for() -> None:
     """`record_keys.py` wrote their names down: 268 of LLaMA-Factory itself, 149 of transformers."""
     rows = table.installed()
-    known = {*TOP, *PAIRS, *TRACKED, *STATED, *rows.choosing(), *Train.model_fields}
+    known = {*TOP, *HOLDING, *TRACKED, *STATED, *rows.choosing(), *Train.model_fields}
     known |= {key for row in rows.keys for key in (row.key, *row.together.split())}
     recorded = [line.partition(": ") for line in (Path(__file__).parent / "keys.txt").read_text().splitlines()]
     theirs = {key for _, _, keys in recorded for key in keys.split()}

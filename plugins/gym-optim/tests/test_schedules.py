@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isclose
+from math import cos, isclose, pi
 from typing import Any
 
 import pytest
@@ -56,6 +56,15 @@ def test_wsd_is_stable_and_then_falls(kind: Any, middle: float) -> None:
     assert values[:7] == [1.0] * 7
     assert isclose(values[8], middle) and isclose(values[10], 0.0, abs_tol=1e-12)
     assert isclose(shape(WSD(decay_ratio=0.4, decay_type=kind, min_lr_ratio=0.2), 10)[10], 0.2)
+
+
+def test_wsd_begins_to_fall_at_a_whole_step() -> None:
+    for total in range(1, 40):
+        values = shape(WSD(decay_ratio=2 / 3, decay_type="cosine"), total)
+        stable = total // 3  # what LLaMA-Factory keeps
+        assert values[: stable + 1] == [1.0] * (stable + 1), total
+        falling = [(1 + cos(pi * step / (total - stable))) / 2 for step in range(total - stable + 1)]
+        assert values[stable:] == pytest.approx(falling, abs=1e-12)
 
 
 def test_polynomial_is_a_power_of_what_is_left() -> None:

@@ -24,12 +24,14 @@ from gym_torch_bench import (
 )
 from gym_torch_two import in_two
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainingArguments
 
 from gym_core import DataError, GymError, RecipeError
 from gym_core.ranks import Ranks
+from gym_optim.config import Constant
 from gym_torch import FSDP, EarlyStopping
 from gym_torch.batch import padded
+from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.step_batches import reseed
 from gym_torch.policy import Policy
 
@@ -138,6 +140,16 @@ def test_the_learning_rate_follows_warm_up_and_schedule(model_path: Path, tmp_pa
 def test_a_warm_up_below_one_is_a_share_of_the_steps(model_path: Path, tmp_path: Path) -> None:
     trained(model_path, tmp_path, max_steps=8, warmup=0.5, learning_rate=1.0)
     assert [line["learning_rate"] for line in metrics(tmp_path)[:4]] == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5])
+def test_a_share_of_warm_up_has_the_steps_that_transformers_gives_it(share: float, tmp_path: Path) -> None:
+    asked = TrainingArguments(warmup_steps=share, report_to="none")
+    recipe = make_run(tmp_path, tmp_path, warmup=share, sections={"scheduler": Constant()}).recipe
+    for total in (1, 9, 12, 30, 91, 100):
+        factor = schedule(recipe, total)
+        risen = next(step for step in range(total) if factor(step) == 1.0)  # 0 for one step as for none
+        assert risen == max(0, asked.get_warmup_steps(total) - 1), (total, share)
 
 
 def test_a_seed_is_a_trajectory(model_path: Path, tmp_path: Path) -> None:

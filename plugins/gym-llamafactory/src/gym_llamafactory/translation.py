@@ -5,6 +5,7 @@ What no table knows goes to the short form of the kernel: options may stand besi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from gym_llamafactory.tracking import KEYS as TRACKED
 from gym_llamafactory.tracking import trackers
 
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
-PAIRS = ("optim_args",)  #: keys that hold `name=value, ...`, each a key by itself: `optim_args.name`
+HOLDING = ("optim_args", "lr_scheduler_kwargs")
+"""Keys that hold others, as a mapping, as JSON or as `name=value, ...`; each is a key by itself: `optim_args.name`."""
 ANSWERING = ("temperature", "top_p", "max_new_tokens")  #: keys of `gym predict`, where `do_predict` stands beside them
 LEFT_STANDING = dict.fromkeys(("lora_alpha", "lora_dropout", "lora_rank", "lora_target"), "adapter")
 """Keys that files keep when they change to another component of this section, and that say nothing then."""
@@ -94,7 +96,7 @@ def known() -> set[str]:
     """Return all keys that a file may have."""
     table = tables.installed()
     filling = {key for row in table.keys for key in (row.key, *row.together.split())}
-    return {*TOP, *PAIRS, *TRACKED, *STATED, *table.choosing(), *filling}
+    return {*TOP, *HOLDING, *TRACKED, *STATED, *table.choosing(), *filling}
 
 
 def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None:
@@ -109,15 +111,28 @@ def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None
 
 def _take_apart(flat: dict[str, Any], found: Findings) -> None:
     """Make keys of those that one key holds."""
-    for key in PAIRS:
-        for pair in str(flat.pop(key, None) or "").replace(" ", "").split(","):
-            name, sign, value = pair.partition("=")
-            if sign:
-                flat[f"{key}.{name}"] = value
-                found.marks[f"{key}.{name}",] = found.where((key,))
-            elif pair:
-                fix = "write name=value, ..."
-                found.problems.append(Problem(f"`{pair}` has no value", found.where((key,)), key, fix))
+    for key in HOLDING:
+        try:
+            held = _held(flat.pop(key, None) or "")
+        except ValueError as error:
+            found.problems.append(Problem(str(error), found.where((key,)), key, "write name=value, ..., or a mapping"))
+            continue
+        for name, value in held.items():
+            flat[f"{key}.{name}"] = value
+            found.marks[f"{key}.{name}",] = found.where((key,))
+
+
+def _held(told: Any) -> Mapping[str, Any]:
+    """Return what a key holds. Raises ValueError where it is not told as it should be."""
+    if isinstance(told, Mapping):
+        return told
+    if str(told).lstrip().startswith("{"):
+        read: dict[str, Any] = json.loads(told)
+        return read
+    pairs = [pair.partition("=") for pair in str(told).replace(" ", "").split(",") if pair]
+    if lacking := next((name for name, sign, _ in pairs if not sign), ""):
+        raise ValueError(f"`{lacking}` has no value")
+    return {name: value for name, _, value in pairs}
 
 
 def _choose(table: Table, sections: dict[str, Any], flat: dict[str, Any], found: Findings) -> Chosen:

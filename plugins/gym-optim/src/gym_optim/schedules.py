@@ -1,12 +1,13 @@
 """Learning-rate schedules: functions from the number of finished steps to a factor between 0 and 1.
 
-All of them warm up in a straight line first. Step 0 already learns: it gets `1 / warmup`, not 0.
+All of them warm up in a straight line first. Step 0 already learns: it gets `1 / warmup`, not 0. A share of the steps is
+rounded up to whole ones, as in transformers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import cos, pi, sqrt
+from math import ceil, cos, pi, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,30 +53,28 @@ def cosine(config: Cosine, total: int, warmup: int) -> Factor:
 
 def wsd(config: WSD, total: int, warmup: int) -> Factor:
     """Stay at 1 after warm-up, and fall to `min_lr_ratio` in the last share `decay_ratio` of the steps."""
+    steps = max(1, total - warmup)
+    decay = ceil(config.decay_ratio * steps)
 
-    def shape(share: float) -> float:
-        gone = max(0.0, share - (1 - config.decay_ratio)) / config.decay_ratio
-        return config.min_lr_ratio + (1 - config.min_lr_ratio) * DECAYS[config.decay_type](min(1.0, gone))
+    def after(step: int) -> float:
+        gone = min(1.0, max(0, step - (steps - decay)) / decay)
+        return config.min_lr_ratio + (1 - config.min_lr_ratio) * DECAYS[config.decay_type](gone)
 
-    return _after_warmup(total, warmup, shape)
+    return _warmed_up(warmup, after)
 
 
 def inverse_sqrt(config: InverseSqrt, total: int, warmup: int) -> Factor:
     """Fall after warm-up as one over the root of the steps, counted in units of `timescale`."""
     scale = config.timescale or warmup or 10_000
-
-    def factor(step: int) -> float:
-        return (step + 1) / warmup if step < warmup else 1 / sqrt(1 + (step - warmup) / scale)
-
-    return factor
+    return _warmed_up(warmup, lambda step: 1 / sqrt(1 + step / scale))
 
 
 def _after_warmup(total: int, warmup: int, shape: Shape) -> Factor:
-    """Rise in a straight line for `warmup` steps, then follow `decay_type` of the share of the rest gone by."""
+    """Rise in a straight line for `warmup` steps, then follow `shape` of the share of the rest gone by."""
+    steps = max(1, total - warmup)
+    return _warmed_up(warmup, lambda step: shape(min(1.0, step / steps)))
 
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return shape(min(1.0, (step - warmup) / max(1, total - warmup)))
 
-    return factor
+def _warmed_up(warmup: int, after: Factor) -> Factor:
+    """Rise in a straight line for `warmup` steps, then follow `after` of the steps since."""
+    return lambda step: (step + 1) / warmup if step < warmup else after(step - warmup)

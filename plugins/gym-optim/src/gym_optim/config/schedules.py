@@ -51,7 +51,7 @@ class WSD(Scheduler):
     target: ClassVar[str] = "gym_optim.schedules:wsd"
 
     decay_ratio: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Share of the steps after warm-up in which the rate falls."""
+    """Share of the steps after warm-up in which the rate falls, rounded up to whole steps."""
     decay_type: Literal["linear", "cosine", "sqrt"] = "linear"
     """How it falls; `sqrt` is 1 - sqrt(share gone by), which arXiv:2405.18392 finds best."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0

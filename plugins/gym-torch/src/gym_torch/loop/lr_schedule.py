@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import ceil, inf
 
 from gym_core import PluginError, Recipe
 from gym_optim.config import Linear
@@ -16,7 +16,7 @@ from gym_torch.kinds import part
 def schedule(recipe: Recipe, total: int) -> Callable[[int], float]:
     """Return the factor of the learning rate after so many of `total` steps."""
     warmup = recipe.train.warmup
-    steps = round(warmup * total) if warmup < 1 else round(warmup)
+    steps = ceil(total * warmup) if warmup < 1 else int(warmup)  # as transformers rounds, to the bit
     scheduler, key = part(recipe, Scheduler) or Linear(), "scheduler"
     factor: Callable[[int], object] = scheduler.build(total=total, warmup=steps)
     promised(factor, Callable, scheduler, key)  # type: ignore[arg-type]
