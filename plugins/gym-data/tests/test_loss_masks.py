@@ -57,6 +57,39 @@ def test_an_answer_that_is_shown_differently_later_has_a_sequence_of_its_own(wit
     assert last.count("<think>") == 1  # the context shows the earlier answer as the model will see it
 
 
+#: As Qwen3, with marks: thoughts are shown in the last answer alone.
+FORGETTING = MARKED.replace(
+    "{{ m.content + '<|im_end|>' }}{% endgeneration %}",
+    "{{ (m.content if loop.last else m.content.split('</think>')[-1]) + '<|im_end|>' }}{% endgeneration %}",
+)
+THINKING = chat("a", "<think>x</think>one", "b", "two", "c", "<think>y</think>three", "d")
+
+
+@pytest.mark.parametrize("marks", ["{% generation %}|{% endgeneration %}", "|"])
+def test_answers_are_learnt_with_the_thoughts_that_later_turns_do_not_show(marks, with_template):
+    begin, end = marks.split("|")
+    path = with_template(FORGETTING.replace("{% generation %}", begin).replace("{% endgeneration %}", end))
+    first, second = "<think>x</think>one<|im_end|>", "two<|im_end|>"
+    assert learnt(path, THINKING, [1, 3, 5]) == [first, f"{second}|<think>y</think>three<|im_end|>"]
+    assert learnt(path, THINKING, [1, 3]) == [first, second]
+    assert learnt(path, chat("a", "one", "b", "two"), [1, 3]) == ["one<|im_end|>|two<|im_end|>"]
+
+
+def test_marks_around_the_last_answer_alone_are_taken_for_each(with_template):
+    last = MARKED.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and loop.last %}")
+    assert learnt(with_template(last), chat("a", "one", "b", "two"), [1, 3]) == ["one<|im_end|>|two<|im_end|>"]
+    assert learnt(with_template(last), chat("a", "one", "b", "two"), [3]) == ["two<|im_end|>"]
+
+
+@pytest.mark.parametrize("template", [FORGETTING, REWRITING])
+def test_all_but_an_answer_that_is_shown_differently_later_is_refused(template, with_template):
+    path = with_template(template)
+    with pytest.raises(ValueError, match="message 2, which is not to be learnt, differently"):
+        learnt(path, THINKING, [3, 5], everything=True)
+    kept = learnt(path, THINKING[:-1], [1, 3], everything=True)
+    assert "one" in kept[0] and "three" not in kept[0]
+
+
 def test_a_prompt_that_opens_what_the_answer_lacks(with_template):
     opening = UNMARKED.replace(
         "<|im_start|>assistant\\n' }}{% endif %}", "<|im_start|>assistant\\n<think>' }}{% endif %}"

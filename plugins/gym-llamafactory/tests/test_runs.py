@@ -85,7 +85,7 @@ def test_keys_of_the_data(bench: Bench) -> None:
         bench.path(f"{name}.json").write_text(json.dumps([{"instruction": name, "input": "", "output": "x"}] * 4))
     keys = {
         "model_name_or_path": str(bench.model()), "stage": "sft", "do_train": True, "dataset": "a,b", "template": "chatml",
-        "dataset_dir": str(bench.root), "cutoff_len": 64, "max_samples": 3, "val_size": 0.5, "mask_history": True,
+        "dataset_dir": str(bench.root), "cutoff_len": 64, "max_samples": 3, "val_size": 0.3, "mask_history": True,
         "train_on_prompt": False, "mix_strategy": "interleave_under", "interleave_probs": "0.5,0.5",
     }  # fmt: skip
     file = bench.path("file.yaml")

@@ -104,16 +104,17 @@ class ChatRenderer:
             found = [Rendered(loss_masks.unmark(render(messages, True)).text, ())]
         elif request.everything:
             unwanted = set(_answers(messages)) - set(request.wanted)
-            spans = self._find(messages, render, unwanted, request)[-1].spans if unwanted else ()
-            found = [loss_masks.subtract(loss_masks.unmark(render(messages, False)).text, spans)]
+            apart = self._find(messages, render, unwanted, request) if unwanted else []
+            found = [loss_masks.subtract(loss_masks.unmark(render(messages, False)).text, apart)]
         else:
             found = self._find(messages, render, request.wanted, request) if request.wanted else []
             found = [self._closed(sequence, messages, request) for sequence in found]
         if not found:
             return RenderResult(found)
         learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
-        template_omissions.refuse(found[-1].text, learnt, messages, request.tools, request.wanted)
-        return RenderResult(found, template_omissions.lost(found[-1].text, learnt, messages, request.wanted))
+        shown = messages[: found[-1].last + 1 or None]  # what follows the last answer to learn is not looked at
+        template_omissions.refuse(found[-1].text, learnt, shown, request.tools, request.wanted)
+        return RenderResult(found, template_omissions.lost(found[-1].text, learnt, shown, request.wanted))
 
     def _renderer(self, request: RenderRequest) -> tuple[list[Message], loss_masks.Render]:
         """Quote the messages and return them with a function that renders some of them."""

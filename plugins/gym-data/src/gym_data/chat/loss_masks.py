@@ -1,7 +1,7 @@
 """What of a rendered conversation is trained on: spans of characters, one for each answer.
 
 Templates with `{% generation %}` say it themselves. For others, an answer is what rendering it adds to the prompt
-before it. A template may show earlier turns differently from the last one (Qwen3 drops their reasoning); such an answer
+before it. A template of either kind may show earlier turns differently from the last one (Qwen3 drops their reasoning); such an answer
 is trained on in a sequence of its own that ends with it, which is how the model will meet it.
 """
 
@@ -34,6 +34,10 @@ class Rendered:
     spans: tuple[Span, ...]
     last: int = -1  #: position of the last message that it shows
 
+    def begins(self, text: str) -> bool:
+        """Whether a text begins with this one, as far as it is trained on."""
+        return text.startswith(self.text[: max((end for _, end in self.spans), default=0)])
+
 
 def unmark(text: str) -> Rendered:
     """Take the generation marks out of a text; what they held are the spans."""
@@ -57,22 +61,17 @@ def unmark(text: str) -> Rendered:
 def by_marks(
     render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
 ) -> list[Rendered]:
-    """Return the one sequence in which the marked answers are trained on, each with its closing token.
+    """Return the fewest sequences in which the marks of every wanted answer are trained on, each with its closing token.
 
     Raises ValueError when the marks cannot be told apart by answer.
     """
-    whole = unmark(render(messages, False))
-    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    counts = list(range(1, len(answers) + 1))
-    if len(whole.spans) != len(answers):
-        counts = [len(unmark(render(messages[: index + 1], False)).spans) for index in answers]
-    if counts and (counts[-1] != len(whole.spans) or counts != sorted(counts)):
-        raise ValueError("the chat template marks earlier answers only while they are the last; use `train_on: last`")
-    spans: list[Span] = []
-    for index, first, last in zip(answers, [0, *counts], counts, strict=False):
-        if index in wanted:
-            spans.extend(whole.spans[first:last])
-    return [Rendered(whole.text, tuple(_close(span, whole, quoter) for span in spans))]
+
+    def shown(index: int) -> Rendered:
+        whole = unmark(render(messages[: index + 1], False))
+        spans = _own(unmark(render(messages[:index], False)).text, whole, messages, index)
+        return Rendered(whole.text, tuple(_close(span, whole, quoter) for span in spans), index)
+
+    return _fewest(shown, wanted)
 
 
 def by_prefixes(
@@ -82,51 +81,70 @@ def by_prefixes(
 
     Raises ValueError when rendering an answer does not continue its prompt.
     """
-    pending = sorted(wanted)
-    sequences = []
+
+    def shown(index: int) -> Rendered:
+        whole = render(messages[: index + 1], False)
+        return Rendered(whole, (_trim(_added(render, messages, index, whole), whole, quoter),), index)
+
+    return _fewest(shown, wanted)
+
+
+def _fewest(shown: Callable[[int], Rendered], wanted: Collection[int]) -> list[Rendered]:
+    """Return the sequences of wanted answers, those in one that a later answer shows as they are alone.
+
+    `shown` returns the text that ends with an answer, and the spans of this one.
+    """
+    pending = [shown(index) for index in sorted(wanted)]
+    sequences: list[Rendered] = []
     while pending:
-        last = pending[-1]
-        whole = render(messages[: last + 1], False)
-        spans, rest = [], []
-        for index in pending:
-            after = whole if index == last else render(messages[: index + 1], False)
-            span = _added(render, messages, index, after, whole)
-            if span is None:
-                rest.append(index)
-            else:
-                spans.append(_trim(span, whole, quoter))
-        if last in rest:
-            raise ValueError(f"the chat template does not show message {last + 1} as a continuation of its prompt")
-        sequences.append(Rendered(whole, tuple(spans), last))
-        pending = rest
+        text, last = pending[-1].text, pending[-1].last
+        alike = [each.begins(text) for each in pending]
+        spans = [span for each, same in zip(pending, alike, strict=True) if same for span in each.spans]
+        sequences.append(Rendered(text, tuple(spans), last))
+        pending = [each for each, same in zip(pending, alike, strict=True) if not same]
     return sequences[::-1]
 
 
-def subtract(text: str, spans: Collection[Span]) -> Rendered:
-    """Return a text as trained on but for these spans."""
+def subtract(text: str, sequences: Sequence[Rendered]) -> Rendered:
+    """Return a text as trained on but for what these sequences, with which it begins, train.
+
+    Raises ValueError where it begins otherwise: what is not to be learnt stands elsewhere then.
+    """
+    for each in sequences:
+        if not each.begins(text):
+            shown = f"the chat template shows message {each.last + 1}, which is not to be learnt, differently in later turns"
+            raise ValueError(f"{shown}; `train_on: assistant` learns the others")
     left, position = [], 0
-    for start, end in sorted(spans):
+    for start, end in sorted(span for each in sequences for span in each.spans):
         left.append((position, start))
         position = end
     left.append((position, len(text)))
     return Rendered(text, tuple(span for span in left if span[0] < span[1]))
 
 
-def _added(render: Render, messages: Sequence[Message], index: int, after: str, whole: str) -> Span | None:
-    """Return the span that an answer adds to its prompt, if the whole text shows both as they were alone.
+def _own(before: str, whole: Rendered, messages: Sequence[Message], index: int) -> Sequence[Span]:
+    """Return the marked spans of the answer that a text ends with; `before` is the text without it."""
+    if whole.text.startswith(before):
+        return [span for span in whole.spans if span[1] > len(before)]
+    answers = sum(message["role"] == "assistant" for message in messages[: index + 1])
+    if len(whole.spans) != answers:
+        raise ValueError(f"the chat template does not show message {index + 1} as a continuation of its prompt")
+    return whole.spans[-1:]
 
-    `after` is the text that ends with the answer.
+
+def _added(render: Render, messages: Sequence[Message], index: int, whole: str) -> Span:
+    """Return the span that an answer adds to its prompt; `whole` is the text that ends with the answer.
+
+    Raises ValueError where it does not begin with the prompt.
     """
     prompt = render(messages[:index], True)
-    if not whole.startswith(after):
-        return None
-    if not after.startswith(prompt):
+    if not whole.startswith(prompt) and whole.startswith(render(messages[:index], False)):
         # The prompt for generation may open what a given answer lacks (a reasoning block): learn from where they part.
-        if not after.startswith(render(messages[:index], False)):
-            return None
-        same = (mine == theirs for mine, theirs in zip(prompt, after, strict=False))
+        same = (mine == theirs for mine, theirs in zip(prompt, whole, strict=False))
         prompt = prompt[: sum(1 for _ in takewhile(bool, same))]
-    return (len(prompt), len(after)) if len(prompt) < len(after) else None
+    if not whole.startswith(prompt) or len(prompt) == len(whole):
+        raise ValueError(f"the chat template does not show message {index + 1} as a continuation of its prompt")
+    return len(prompt), len(whole)
 
 
 def _trim(span: Span, text: str, quoter: SpecialTokenQuoter) -> Span:
