@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -34,6 +34,7 @@ class Conversation(Row):
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()  #: OpenAI function descriptions
     muted: frozenset[int] = frozenset()  #: messages that say `train: false`
+    values: Mapping[str, Any] = field(default_factory=dict)  #: what its chat template is handed besides
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -64,6 +65,13 @@ class Conversation(Row):
         while end and self.messages[end - 1]["role"] == "assistant":
             end -= 1
         return replace(self, messages=self.messages[:end], muted=frozenset())
+
+
+@dataclass(frozen=True)
+class Segmented(Row):
+    """Texts in a row as the model reads them, without a template."""
+
+    parts: tuple[tuple[str, bool], ...]  #: texts, and whether each is learnt
 
 
 @dataclass(frozen=True)
@@ -132,10 +140,10 @@ class Prompt(Row):
     ]  #: all columns; an answer that the row holds is in column `answer`, unless it has another there
 
 
-Structured = Conversation | Text | Preference | Feedback | Stepwise | Prompt
+Structured = Conversation | Segmented | Text | Preference | Feedback | Stepwise | Prompt
 #: What an algorithm can ask for, and the rows that serve it: a conversation is text, a pair two judgements.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
-    "conversation": (Conversation,),
+    "conversation": (Conversation, Segmented),
     "text": (Text, Conversation),
     "preference": (Preference,),
     "feedback": (Feedback, Preference),

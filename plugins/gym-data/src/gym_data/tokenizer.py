@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,16 +173,15 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None,
         steps: Sequence[str],
         separator: str,
+        values: Mapping[str, Any] | None = None,
     ) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
 
         A separator stands behind each step, and no token holds parts of two: what comes after a step cannot be told from where
         it ends. Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        found = self.found([RenderRequest(messages, tools or (), prompt=True)])[0]
-        if isinstance(found, ValueError):
-            raise found
-        prompt, _ = self.encode_rendered(found.sequences)[0]
+        request = RenderRequest(messages, tools or (), prompt=True, values=values or {})
+        prompt, _ = self.encode_rendered(self._sequences(request))[0]
         pieces = [np.asarray(ids, dtype=np.int32) for ids in self.encode_batch([step + separator for step in steps])]
         ends = np.cumsum([len(prompt), *map(len, pieces)])[1:] - 1
         return np.concatenate([prompt, *pieces]), ends
@@ -199,10 +197,7 @@ class Tokenizer:
 
         Raises ValueError where the template refuses the messages or leaves some of them out.
         """
-        found = self.found([RenderRequest(messages, tools, wanted, everything)])[0]
-        if isinstance(found, ValueError):
-            raise found
-        return found.sequences
+        return self._sequences(RenderRequest(messages, tools, wanted, everything))
 
     def found(
         self, requests: Sequence[RenderRequest], workers: WorkerPool = WORKERS, to_first: bool = False
@@ -221,7 +216,7 @@ class Tokenizer:
         The first token of a sequence is never trained on: nothing comes before it.
         """
         odd = [self._quoter.quoted(rendered.text) for rendered in batch]
-        texts = [_named(each, self._quoter) if flag else each for each, flag in zip(batch, odd, strict=True)]
+        texts = [loss_masks.named(each, self._quoter) if flag else each for each, flag in zip(batch, odd, strict=True)]
         plain = iter(self._encode(self._plain, [text for text, flag in zip(texts, odd, strict=True) if not flag]))
         named = iter(
             self._encode(self._renamed, [text for text, flag in zip(texts, odd, strict=True) if flag])
@@ -242,6 +237,12 @@ class Tokenizer:
     def _rendered(self, request: RenderRequest) -> Rendered:
         self._check_template()
         return WORKERS.chat(self.template_spec, request).sequences[0]
+
+    def _sequences(self, request: RenderRequest) -> list[Rendered]:
+        found = self.found([request])[0]
+        if isinstance(found, ValueError):
+            raise found
+        return found.sequences
 
     def _check_template(self) -> None:
         if "default" not in self.templates:
@@ -286,15 +287,3 @@ class Tokenizer:
     def _named(self, role: str) -> int | None:
         token = self._files.named.get(role)
         return self.token_id(token) if token is not None else None
-
-
-def _named(rendered: Rendered, quoter: SpecialTokenQuoter) -> Rendered:
-    """Give the template's own tokens their other names and undo the quotes; the spans move along."""
-    edges = sorted({0, len(rendered.text), *(edge for span in rendered.spans for edge in span)})
-    moved, pieces, length = {0: 0}, [], 0
-    for start, end in pairwise(edges):
-        piece = quoter.name(rendered.text[start:end])
-        pieces.append(piece)
-        length += len(piece)
-        moved[end] = length
-    return Rendered("".join(pieces), tuple((moved[start], moved[end]) for start, end in rendered.spans))

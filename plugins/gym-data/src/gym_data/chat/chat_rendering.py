@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,9 @@ class RenderRequest:
     wanted: Collection[int] = ()  #: answers to learn
     everything: bool = False  #: all but the unwanted answers is trained on
     prompt: bool = False  #: the text ends where the assistant is to write, and nothing is trained on
+    values: Mapping[str, Any] = field(
+        default_factory=dict
+    )  #: what the template is handed besides, in place of the tokenizer's
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,10 @@ class ChatRenderer:
         name = self._name(bool(request.tools))
         template, tools = self._templates[name], self.quoter.quote(list(request.tools)) if request.tools else None
 
+        values = {**self.spec.values, **self.quoter.quote(dict(request.values))}
+
         def render(some: Sequence[Message], generation_prompt: bool) -> str:
-            return template.render(some, tools, generation_prompt, self.spec.values)
+            return template.render(some, tools, generation_prompt, values)
 
         messages = [_aliased(message) for message in request.messages]
         if any(message.get("tool_calls") for message in messages):

@@ -1,8 +1,8 @@
 """What of a rendered conversation is trained on: spans of characters, one for each answer.
 
 Templates with `{% generation %}` say it themselves. For others, an answer is what rendering it adds to the prompt
-before it. A template of either kind may show earlier turns differently from the last one (Qwen3 drops their reasoning); such an answer
-is trained on in a sequence of its own that ends with it, which is how the model will meet it.
+before it. A template of either kind may show earlier turns differently from the last one (Qwen3 drops their reasoning);
+such an answer is trained on in a sequence of its own that ends with it, which is how the model will meet it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from gym_data.chat.render import GENERATION_END, GENERATION_START
@@ -163,6 +163,18 @@ def _close(span: Span, whole: Rendered, quoter: SpecialTokenQuoter) -> Span:
     if ends_text and whole.text.startswith(closing, span[1]):
         return span[0], span[1] + len(closing)
     return span
+
+
+def named(rendered: Rendered, quoter: SpecialTokenQuoter) -> Rendered:
+    """Give the template's own tokens their other names and undo the quotes; the spans move along."""
+    edges = sorted({0, len(rendered.text), *(edge for span in rendered.spans for edge in span)})
+    moved, pieces, length = {0: 0}, [], 0
+    for start, end in pairwise(edges):
+        piece = quoter.name(rendered.text[start:end])
+        pieces.append(piece)
+        length += len(piece)
+        moved[end] = length
+    return Rendered("".join(pieces), tuple((moved[start], moved[end]) for start, end in rendered.spans))
 
 
 def tokens_within(offsets: Sequence[tuple[int, int]], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:

@@ -10,13 +10,15 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
+import numpy as np
+
 from gym_core import GymError
 from gym_data.chat.chat_rendering import RenderRequest, RenderResult
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
 from gym_data.row_reader import Reader, Record
-from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Structured
+from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -45,8 +47,7 @@ def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece
     """Yield the sequences of all conversations, cut to length; those with nothing to learn are counted and left out."""
 
     def told(row: Structured) -> list[_Told]:
-        assert isinstance(row, Conversation)
-        return [_Told(row, reader.config.train_on)]
+        return [_Told(row, reader.config.train_on)] if isinstance(row, Conversation) else []
 
     return _branched(_sequences(reader, tokenizer, told), reader)
 
@@ -81,6 +82,9 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
         return record, several, [_request(reader, each.conversation, each.train_on) for each in several]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
+        for record, _, _ in batch:
+            if isinstance(record.row, Segmented):
+                yield from cut(of_segments(record, record.row, tokenizer, reader), reader)
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record, several, found in batch:
@@ -196,7 +200,8 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 def _prompt(reader: Reader, record: Record) -> RenderRequest:
     assert isinstance(record.row, Prompt)
     conversation = record.row.conversation
-    return RenderRequest(with_system(conversation.messages, reader.config.system), conversation.tools, prompt=True)
+    messages = with_system(conversation.messages, reader.config.system)
+    return RenderRequest(messages, conversation.tools, prompt=True, values=conversation.values)
 
 
 def _request(reader: Reader, conversation: Conversation, train_on: str) -> RenderRequest:
@@ -204,7 +209,7 @@ def _request(reader: Reader, conversation: Conversation, train_on: str) -> Rende
     muted = frozenset(index + len(messages) - len(conversation.messages) for index in conversation.muted)
     answers = replace(conversation, messages=tuple(messages)).answers
     wanted = [index for index in (answers[-1:] if train_on == "last" else answers) if index not in muted]
-    return RenderRequest(messages, conversation.tools, wanted, everything=train_on == "all")
+    return RenderRequest(messages, conversation.tools, wanted, train_on == "all", values=conversation.values)
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
@@ -226,6 +231,19 @@ def cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
         yield piece
     else:
         tally.dropped[NOTHING] += 1
+
+
+def of_segments(record: Record, row: Segmented, tokenizer: Tokenizer, reader: Reader) -> Piece:
+    """Return the sequence of a row that says itself which of its texts are learnt; each is encoded by itself."""
+    everything, tally = reader.config.train_on == "all", reader.tallies[record.source]
+    tally.spelt += any(tokenizer.splits(text) for text, _ in row.parts)
+    encoded = tokenizer.encode_batch([text for text, _ in row.parts])
+    tokens = np.asarray([token for ids in encoded for token in ids], dtype=np.int32)
+    learnt = [learnt or everything for _, learnt in row.parts]
+    trained = np.repeat(learnt, [len(ids) for ids in encoded])
+    trained[:1] = False  # nothing comes before it
+    tally.unclosed += not tokenizer.closes(tokens, trained)
+    return Piece(tokens, trained, record.source, record.number, 0, record.times, record.key)
 
 
 def batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

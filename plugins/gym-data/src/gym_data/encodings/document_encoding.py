@@ -33,7 +33,7 @@ def _documents(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         row = record.row
         if not isinstance(row, Conversation):
             return record, None, []
-        return record, None, [RenderRequest(row.messages, row.tools, row.answers, everything=True)]
+        return record, None, [RenderRequest(row.messages, row.tools, row.answers, True, values=row.values)]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         rows = [record.row for record, _, _ in batch]

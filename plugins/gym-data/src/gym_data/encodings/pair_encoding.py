@@ -61,7 +61,7 @@ def _side(reader: Reader, conversation: Conversation, start: int) -> RenderReque
         raise UntrainableRowError("no answer is to be learnt")
     messages = with_system(conversation.messages, reader.config.system)
     added = len(messages) - len(conversation.messages)
-    return RenderRequest(messages, conversation.tools, [index + added for index in wanted])
+    return RenderRequest(messages, conversation.tools, [index + added for index in wanted], values=conversation.values)
 
 
 def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:

@@ -20,7 +20,7 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         assert isinstance(row, Stepwise)
         messages = with_system(row.prompt.messages, reader.config.system)
         try:
-            tokens, ends = tokenizer.steps(messages, row.prompt.tools, row.steps, row.separator)
+            tokens, ends = tokenizer.steps(messages, row.prompt.tools, row.steps, row.separator, row.prompt.values)
         except ValueError as error:
             reader.refused(record, error)
             continue

@@ -10,7 +10,7 @@ from pydantic import Field, SerializeAsAny
 from gym_core import Slot
 from gym_data.kinds import Format
 
-__all__ = ["Alpaca", "Feedback", "Messages", "Preference", "ShareGPT", "Stepwise", "Text"]
+__all__ = ["Alpaca", "Feedback", "Messages", "Preference", "Segments", "ShareGPT", "Stepwise", "Text"]
 
 
 class Alpaca(Format):
@@ -35,6 +35,8 @@ class Alpaca(Format):
     """Column of the system message."""
     tools: str | None = None
     """Column of the tools on offer."""
+    chat_template_kwargs: str | None = "chat_template_kwargs"
+    """Column of what the chat template is handed for this row, such as {"enable_thinking": false}, or its JSON text."""
     media: tuple[str, ...] = ()
     """Columns of images, video or audio beside those of the usual names; a row that has any is no row of text."""
 
@@ -53,6 +55,8 @@ class ConversationFormat(Format):
     """Column of the tools on offer: a list of function descriptions, or its JSON text."""
     system: str | None = None
     """Column of the system message, for rows that keep it apart."""
+    chat_template_kwargs: str | None = "chat_template_kwargs"
+    """Column of what the chat template is handed for this row, such as {"enable_thinking": false}, or its JSON text."""
     role: str = "role"
     """Key of a message's role."""
     content: str = "content"
@@ -108,6 +112,18 @@ class ShareGPT(ConversationFormat):
     """Role of the assistant."""
     observation: str = "observation"
     """Role of a tool's result."""
+
+
+class Segments(Format):
+    """Texts in a row as the model reads them, each with whether it is learnt (axolotl's `input_output`); no template."""
+
+    target: ClassVar[str] = "gym_data.formats.segments:SegmentsReader"
+    example: ClassVar[Mapping[str, Any]] = {
+        "segments": [{"text": "2 + 2? ", "label": False}, {"text": "Four.", "label": True}]
+    }
+
+    segments: str = "segments"
+    """Column of the texts: a list of objects with `text` and `label`, true or false, or its JSON text."""
 
 
 class Text(Format):

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gym_data.formats import Alpaca
-from gym_data.formats.parsing import EMPTY, UntrainableRowError, check, column, no_media, text_of, tools_of
+from gym_data.formats.parsing import (
+    EMPTY,
+    UntrainableRowError,
+    check,
+    column,
+    no_media,
+    text_of,
+    tools_of,
+    values_of,
+)
 from gym_data.rows import Conversation, Message
 
 
@@ -24,7 +34,7 @@ class AlpacaReader:
         answer = text_of(column(row, self.config.response), what)
         if not answer.strip():
             raise UntrainableRowError(EMPTY, f"{what} is empty")
-        read = Conversation((*prompt.messages, {"role": "assistant", "content": answer}), prompt.tools)
+        read = replace(prompt, messages=(*prompt.messages, {"role": "assistant", "content": answer}))
         check(read.messages, answered=True)
         return read
 
@@ -46,7 +56,8 @@ class AlpacaReader:
         if query is not None and text_of(query, f"the input (column `{config.query}`)"):
             parts.append(text_of(query, "the input"))
         messages.append({"role": "user", "content": "\n".join(part for part in parts if part)})
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)))
+        values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values)
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the prompt of a row, and its answer where it holds one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, Segments, ShareGPT, Stepwise, Text
 from gym_data.kinds import Format
 
 ALPACA = (
@@ -30,6 +30,8 @@ def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
     columns = {name for row in rows for name in row}
     if {"chosen", "rejected"} <= columns:
         return Preference()
+    if any(isinstance(row.get("segments"), list) for row in rows):
+        return Segments()
     if {"completions", "labels"} <= columns and any(isinstance(row.get("labels"), list) for row in rows):
         return Stepwise()
     for label in LABELS:

@@ -15,6 +15,7 @@ from gym_data.formats.parsing import (
     said_and_called,
     text_of,
     tools_of,
+    values_of,
 )
 from gym_data.rows import Conversation, Message
 
@@ -89,7 +90,8 @@ class ConversationReader:
                 messages.append(self.message(answer, f"the answer (column `{config.completion}`)"))
             else:
                 self._take(answer, config.completion, messages, muted)
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted))
+        values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted), values)
 
     def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int]) -> None:
         """Add the messages of a column."""

@@ -91,6 +91,14 @@ def tools_of(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(tools)
 
 
+def values_of(value: Any, what: str) -> dict[str, Any]:
+    """Return values by name, from an object or its JSON text; null, with which tables fill up, is none."""
+    given = load_json(value, what) if isinstance(value, str) and value else value or {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"{what} holds no object")
+    return {name: each for name, each in given.items() if each is not None}
+
+
 def calls_of(value: Any) -> list[dict[str, Any]]:
     """Return tool calls as OpenAI writes them; from a list, one call, or JSON text.
 

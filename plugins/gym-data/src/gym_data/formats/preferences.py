@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -52,7 +53,7 @@ class PreferenceReader:
             said = reader.message("" if value == [] else value, f"the answer in column `{name}`")
             listed = Conversation((said,))
         muted = frozenset(len(prompt.messages) + index for index in listed.muted)
-        return Conversation((*prompt.messages, *listed.messages), prompt.tools, muted)
+        return replace(prompt, messages=(*prompt.messages, *listed.messages), muted=muted)
 
     def _margin(self, row: Mapping[str, Any]) -> float:
         margin = column(row, self.config.margin)

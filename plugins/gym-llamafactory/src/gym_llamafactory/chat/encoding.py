@@ -78,7 +78,8 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
     history = not last or turns.config.preserve_thinking
 
     def asked(row: Structured) -> tuple[None, list[list[list[Element]]]]:
-        assert isinstance(row, Conversation)
+        if not isinstance(row, Conversation):
+            raise ValueError("it holds texts as a model reads them, and no messages to write")
         return None, [turns.elements(row, history, alone=last and not history)]
 
     end = turns.eos if turns.format.efficient_eos else []
@@ -204,6 +205,7 @@ def _unread(row: Structured, train_on: str, turns: Turns) -> set[str]:
     found: set[str] = set()
     for conversation, wanted in sides:
         rest = []
+        found.update(f"`{name}` of `chat_template_kwargs`" for name in conversation.values)
         for message in conversation.messages:
             beside = bool(message.get("tool_calls")) and not turns.thinks(message["content"])
             rest.append({**message, "content": message["content"] if beside else "", "tool_calls": ()})
