@@ -13,12 +13,14 @@ from llamafactory_conversations import CONVERSATIONS, named, tokenizer_in
 
 from gym_core import RecipeError, load_recipe
 from gym_data import DatasetConfig
+from gym_data.formats import ShareGPT
 from gym_data.formats.parsing import tools_of
 from gym_data.rows import Conversation
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory
 from gym_llamafactory.chat.encoding import learn, shared
 from gym_llamafactory.chat.formats import known
+from gym_llamafactory.chat.formats import named as format_named
 from gym_llamafactory.chat.turns import Turns
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
@@ -169,6 +171,14 @@ def test_thoughts_before_a_call_are_learnt(bench: Bench, written: str) -> None:
     assert learnt == [THOUGHT + called, "<think>\n\n</think>\n\nb<|im_end|>\n"]
     without = prepared(bench, rows, template="qwen3", cutoff_len=500, enable_thinking=False)
     assert [run["text"] for run in without["examples"][0]["runs"] if run["trained"]] == [called, "b<|im_end|>\n"]
+
+
+def test_thoughts_before_a_call_are_read_as_every_template_marks_them() -> None:
+    for words in {tuple(format_named(name).thought_words) for name in known()}:
+        thought = f"{words[0]}like [1] or {{x}}{words[1]}"
+        row = {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": thought + json.dumps(CALL)}]}
+        message = ShareGPT().build().convert(row).messages[1]
+        assert message["content"] == thought and message["tool_calls"][0]["function"] == CALL, words
 
 
 def test_calls_as_openai_writes_them_are_calls_and_what_is_not_written_is_counted(bench: Bench) -> None:

@@ -11,7 +11,14 @@ from gym_data.rows import MARKS, Message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-THOUGHTS_END = "</think>"
+#: What ends thoughts in a text, by the templates that have it written so: most, Gemma 4, Seed-OSS, Kimi-VL, gpt-oss.
+THOUGHTS_ENDS = (
+    "</think>",
+    "<channel|>",
+    "</seed:think>",
+    "◁/think▷",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+)
 EMPTY = "an answer is empty"
 MEDIA = ("images", "videos", "audios", "image", "audio", "video")
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tiff")
@@ -124,9 +131,8 @@ def said_and_called(text: str) -> tuple[str, list[dict[str, Any]]]:
     """Return what a text says before a tool call, its thoughts, and the calls: JSON, or JSON in `<tool_call>` marks."""
     if text.lstrip()[:1] in ("{", "["):
         return "", calls_of(text)
-    thoughts, end, rest = text.partition(THOUGHTS_END)
-    if not end:
-        thoughts, rest = "", text
+    end = min((end for end in THOUGHTS_ENDS if end in text), key=text.index, default="")
+    thoughts, _, rest = text.partition(end) if end else ("", "", text)
     marked = _CALL.findall(rest)
     call = rest.lstrip()
     said = thoughts + end + (_CALL.sub("", rest) if marked else rest[: len(rest) - len(call)])
