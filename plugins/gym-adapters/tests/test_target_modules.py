@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gym_adapters_families import family
+from pydantic import ValidationError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -18,6 +19,7 @@ from gym_adapters import (
     OFT,
     DoRA,
     ExpertLoRA,
+    Freeze,
     LNTuning,
     LoftQ,
     LoHa,
@@ -159,3 +161,15 @@ def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() ->
     for config in (PiSSA(rank=2), LoftQ(rank=2), EVA(rank=2), LoHa(rank=2), OFT(block_size=8), BOFT(block_size=8)):
         with pytest.raises(GymError, match="has no layers that this adapter can change"):
             config.build(model=family("gpt2"), seed=0)
+
+
+@pytest.mark.parametrize("empty", [(), [], "", " , "])
+def test_no_name_at_all_is_refused_before_a_model_is_loaded(empty: Any) -> None:
+    for config in (LoRA, DoRA, OFT, BOFT, IA3, LNTuning, VeRA, LoHa, EVA, LongLoRA):
+        with pytest.raises(ValidationError, match="no module is named"):
+            config(target_modules=empty)
+    with pytest.raises(ValidationError, match="no module is named"):
+        Freeze(trainable_modules=empty)
+    with pytest.raises(ValidationError, match="no module is named"):
+        ExpertLoRA(target_parameters=empty)
+    assert not ExpertLoRA(target_modules=()).target_modules, "experts alone"

@@ -176,7 +176,12 @@ def test_thoughts_before_a_call_are_learnt(bench: Bench, written: str) -> None:
 def test_thoughts_before_a_call_are_read_as_every_template_marks_them() -> None:
     for words in {tuple(format_named(name).thought_words) for name in known()}:
         thought = f"{words[0]}like [1] or {{x}}{words[1]}"
-        row = {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": thought + json.dumps(CALL)}]}
+        row = {
+            "conversations": [
+                {"from": "human", "value": "a"},
+                {"from": "function_call", "value": thought + json.dumps(CALL)},
+            ]
+        }
         message = ShareGPT().build().convert(row).messages[1]
         assert message["content"] == thought and message["tool_calls"][0]["function"] == CALL, words
 

@@ -63,6 +63,14 @@ def test_a_rate_that_falls_beside_an_average_is_told(bench: Any, capsys: Any, sc
     assert ("set scheduler: constant" in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize("optimizer", ["galore", "apollo", "apollo_mini"])
+def test_an_optimizer_for_no_module_is_refused(bench: Any, optimizer: str) -> None:
+    for empty in ([], "", ","):
+        recipe = bench.recipe("sft") | {"optimizer": {"name": optimizer, "target_modules": empty}}
+        with pytest.raises(RecipeError, match="no module is named"):
+            load_recipe(recipe | {"output": "x"})
+
+
 class Crash(Exception):
     """Stands for whatever may end a process."""
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between; `all` for everything
+
+
+def _some(names: Names) -> Names:
+    if not module_names(names) - {""}:
+        raise ValueError("no module is named: name some, such as q_proj, or all")
+    return names
+
+
+SomeNames = Annotated[Names, AfterValidator(_some)]  #: at least one
 
 Shape = tuple[int, ...]
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from gym_torch.kinds import Adapter
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
+
+
+def _some(names: Names) -> Names:
+    if not any(name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
+        raise ValueError("no module is named: name some, such as q_proj, or all")
+    return names
+
+
+SomeNames = Annotated[Names, AfterValidator(_some)]  #: at least one
 
 
 def numbered(names: Names) -> bool:
@@ -19,7 +28,7 @@ def numbered(names: Names) -> bool:
 class TargetOptions(Adapter):
     """The option of everything that adapts linear layers."""
 
-    target_modules: Names = "all"
+    target_modules: SomeNames = "all"
     """Target modules: linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the
     language-model head."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_adapters.config.base import Names, RankOptions, numbered
+from gym_adapters.config.base import Names, RankOptions, SomeNames, numbered
 
 
 class ExpertLoRA(RankOptions):
@@ -34,7 +34,7 @@ class ExpertLoRA(RankOptions):
     target: ClassVar[str] = "gym_adapters.tuners.expert_lora:ExpertLoraAdapter"
     needs_experts: ClassVar[bool] = True
 
-    target_parameters: Names = "all"
+    target_parameters: SomeNames = "all"
     """Tensors of experts to adapt, such as `experts.down_proj`; `all` is every one."""
     target_modules: Names = ()
     """Linear layers to adapt beside them, such as `q_proj,v_proj`; none by default, `all` is every one but the head."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import field_validator
 
-from gym_adapters.config.base import Names
+from gym_adapters.config.base import Names, SomeNames
 from gym_torch.kinds import Adapter
 
 
@@ -36,7 +36,7 @@ class Freeze(Adapter):
 
     trainable_layers: int = 2
     """How many layers train: the last ones, or the first ones where it is negative."""
-    trainable_modules: Names = "all"
+    trainable_modules: SomeNames = "all"
     """Modules of those layers that train, such as `mlp,self_attn`, or `all`."""
     extra_modules: Names = ()
     """Modules outside the layers that train too, such as `embed_tokens`."""

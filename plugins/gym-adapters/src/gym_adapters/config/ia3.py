@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_adapters.config.base import Names, PeftOptions
+from gym_adapters.config.base import Names, PeftOptions, SomeNames
 
 
 class IA3(PeftOptions):
@@ -32,7 +32,7 @@ class IA3(PeftOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.ia3:IA3Adapter"
 
-    target_modules: Names = "all"
+    target_modules: SomeNames = "all"
     """Linear layers whose outputs are scaled; `all` is the projections to keys, to values, and out of the feed-forward layers."""
     feedforward_modules: Names = "all"
     """Feed-forward modules: those among `target_modules` whose inputs are scaled in place of the outputs; `all` is those out of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_adapters.config.base import Names, PeftOptions
+from gym_adapters.config.base import PeftOptions, SomeNames
 
 
 class LNTuning(PeftOptions):
@@ -29,5 +29,5 @@ class LNTuning(PeftOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.ln_tuning:LNTuningAdapter"
 
-    target_modules: Names = "all"
+    target_modules: SomeNames = "all"
     """Normalization layers to train, such as `input_layernorm`; `all` is every one."""

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gym_optim.config.base import AdamOptions, Groups, PerParameter, WholeParameters, total_bytes
-from gym_optim.parameter_roles import Names, is_matrix, is_named
+from gym_optim.parameter_roles import SomeNames, is_matrix, is_named
 
 
 class APOLLO(AdamOptions, PerParameter, WholeParameters):
@@ -45,7 +45,7 @@ class APOLLO(AdamOptions, PerParameter, WholeParameters):
     """The update is multiplied by its square root."""
     scale_type: Literal["channel", "tensor"] = "channel"
     """Whether each channel along the long side of a matrix is scaled by itself, or the whole matrix as one."""
-    target_modules: Names = "all"
+    target_modules: SomeNames = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the projections."""

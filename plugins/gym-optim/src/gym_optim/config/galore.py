@@ -15,7 +15,7 @@ from gym_optim.config.base import (
     WholeParameters,
     total_bytes,
 )
-from gym_optim.parameter_roles import Names, is_matrix, is_named
+from gym_optim.parameter_roles import SomeNames, is_matrix, is_named
 
 ProjType = Literal["std", "reverse_std", "left", "right"]
 
@@ -31,7 +31,7 @@ class ProjectedOptions(AdamOptions, PerParameter, WholeParameters):
     """Of the update of a projected matrix."""
     proj_type: ProjType = "std"
     """Side that is projected: the shorter (`std`), the longer (`reverse_std`), the rows (`left`) or the columns (`right`)."""
-    target_modules: Names = "all"
+    target_modules: SomeNames = "all"
     """Matrices inside the model that are projected, such as `q_proj,v_proj`, or `all`."""
 
     def declared_bytes(self, parameters: Groups) -> int:
