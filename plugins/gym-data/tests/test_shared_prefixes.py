@@ -120,3 +120,17 @@ def test_the_same_rows_are_held_out_however_many_sequences_they_are(model, write
         ]
         held = [{each.id.partition("#")[0] for each in data.validation} for data in built]
         assert held[0] == held[1] and len(held[0]) == (validation if validation >= 1 else validation * len(rows))
+
+
+def test_positions_are_counted_along_what_each_segment_continues(model, write):
+    """Of a sample that branches the longest branch counts, of any other its tokens."""
+    rows = [
+        {"prompt": "a", "chosen": "yes " * 4, "rejected": "no " * 9},
+        {"prompt": "a b", "chosen": "x", "rejected": "y"},
+    ]
+    config = DatasetConfig(sources=[File(path=write(rows))])
+    pairs = config.build(tokenizer=model, rows="preference", seed=0).train
+    most = [pair.shared + max(pair.chosen, len(pair.tokens) - pair.shared - pair.chosen) for pair in pairs]
+    assert pairs.positions(np.array([1, 0])).tolist() == most[::-1]
+    plain = config.build(tokenizer=model, rows="feedback", seed=0).train
+    assert plain.positions(np.arange(len(plain))).tolist() == plain.lengths.tolist()

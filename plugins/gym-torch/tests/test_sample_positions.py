@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,22 @@ def test_two_answers_begin_at_the_same_position() -> None:
     SamplePositions(build("gpt2"), "it").check(Samples([fits]))
     with pytest.raises(DataError, match=r"1 of 2 samples .* one has 129 tokens"):
         SamplePositions(build("gpt2"), "it").check(Samples([fits, longer]))
+
+
+class Known(Samples):
+    """Samples whose positions are known without one of them."""
+
+    def positions(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        return self.lengths[numbers]
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise AssertionError("it was read")
+
+
+def test_samples_whose_positions_are_known_are_not_read() -> None:
+    with pytest.raises(DataError, match=r"2 of 3 samples .* one has 140 tokens"):
+        samples = Known([sample(129), sample(5), sample(140)])
+        SamplePositions(build("gpt2"), "it").check(samples, samples.positions)
 
 
 def test_positions_that_are_computed_are_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,10 @@ class DatasetConfig(Data):
         """Return `validation_apart`."""
         return self.validation_apart
 
+    def knows_positions(self) -> bool:
+        """Lengths and segments say it."""
+        return True
+
     def longest(self) -> int:
         """Return `cutoff`."""
         return self.cutoff

@@ -207,10 +207,32 @@ class Examples(Sequence[Example]):
             found[name]._order = self._order[np.isin(sources, own)]
         return found
 
+    def positions(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """Return how many positions these examples take; those that have no branches are not read."""
+        found = self.lengths[numbers]
+        for place in np.flatnonzero(self._branch(numbers)).tolist():
+            found[place] = deepest(self[int(numbers[place])].segments)
+        return found
+
+    def _branch(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Return which of these examples have segments that may continue others."""
+        if len(self._segments_ends):
+            branch: npt.NDArray[np.bool_] = np.diff(self._segments_ends, prepend=0)[self._order[numbers]] > 1
+            return branch
+        return np.full(len(numbers), self._kind is Pair)
+
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Number of tokens of each example."""
         return np.diff(self._ends, prepend=0)[self._order]
+
+
+def deepest(segments: Sequence[tuple[int, int | None]]) -> int:
+    """Return the most tokens along what each segment continues: the positions that a sequence takes."""
+    ends: list[int] = []
+    for length, before in segments:
+        ends.append(length + (0 if before is None else ends[before]))
+    return max(ends)
 
 
 def _all_trained(length: int) -> tuple[Tokens, Mask]:

@@ -61,6 +61,12 @@ class Data(Component):
         """Whether what is held out is measured part by part as well: what it builds then has `validation_parts`, by name."""
         return False
 
+    def knows_positions(self) -> bool:
+        """Whether samples know how many positions they take, which is less than their tokens where they branch: what it builds
+        then holds samples with `positions(numbers)` (`gym_torch.loop.sample_positions.PlacedExamples`).
+        """
+        return False
+
     def longest(self) -> int | None:
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None

@@ -21,7 +21,7 @@ from gym_torch.config import TorchAlgorithm
 from gym_torch.console import say, warn
 from gym_torch.contract_checks import plain_data
 from gym_torch.kinds import part
-from gym_torch.loop.sample_positions import SamplePositions
+from gym_torch.loop.sample_positions import PlacedExamples, SamplePositions
 from gym_torch.model.loading import LoadedModel
 from gym_torch.shared_prefixes import may_share
 from gym_torch.source import E_co, Examples
@@ -226,7 +226,8 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
 
     def check(examples: Examples) -> Examples:
         checked = CheckedExamples(examples, vocabulary, by)
-        sample_positions.check(checked)
+        placed = promised(examples, PlacedExamples, section, "data") if section.knows_positions() else None  # type: ignore[type-abstract]
+        sample_positions.check(checked, placed.positions if placed else None)
         return checked
 
     validation = None if prepared.validation is None else check(prepared.validation)
