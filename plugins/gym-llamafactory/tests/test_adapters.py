@@ -33,7 +33,7 @@ def adapter(**keys: Any) -> Any:
             LoRA(adapter_name_or_path="a,b", create_new_adapter=True),
         ),
         ({"adapter_name_or_path": "saves/one", "use_rslora": True}, RsLoRA(adapter_name_or_path="saves/one")),
-        ({"shift_attn": True}, LongLoRA()),
+        ({"shift_attn": True}, LongLoRA(modules_to_save=())),
     ],
 )
 def test_llama_factorys_keys_select_the_component(keys: dict[str, Any], adapter: LoRA) -> None:
@@ -77,7 +77,7 @@ def test_shifted_attention_is_longlora() -> None:
     keys = {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "q_proj,v_proj", "additional_target": "norm"}
     found = adapter(shift_attn=True, **keys)
     assert found == LongLoRA(rank=4, target_modules="q_proj,v_proj", modules_to_save="norm")
-    assert adapter(shift_attn=True) == LongLoRA()
+    assert adapter(shift_attn=True) == LongLoRA(modules_to_save=()), "neither embeddings nor norms train there"
     assert adapter(shift_attn=False, **keys) == LoRA(rank=4, target_modules="q_proj,v_proj", modules_to_save="norm")
     with pytest.raises(RecipeError, match="contradicts `finetuning_type`"):
         adapter(shift_attn=True, finetuning_type="full")

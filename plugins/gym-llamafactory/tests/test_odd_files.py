@@ -22,6 +22,8 @@ KEYS = {"model_name_or_path": "tiny", "stage": "sft", "dataset": "identity", "te
         ({"bf16": "yes"}, "bf16: is true or false, not `yes`"),
         ({"bf16": True, "pure_bf16": True}, "give one"),
         ({"train_on_prompt": 1}, "is true or false, not `1`"),
+        ({"stage": "dpo", "train_on_prompt": True}, "train_on_prompt: goes with `stage: sft`"),
+        ({"stage": "pt", "mask_history": True, "template": None}, "mask_history: goes with `stage: sft`"),
         ({"recompute_granularity": "some"}, "is full or selective, not `some`"),
         ({"warmup_ratio": 1.5}, "below 1"),
         ({"report_to": ["none", "tensorboard"]}, "says `none`, and names a tracker"),

@@ -30,7 +30,9 @@ FILE = {
         ({"pref_loss": "simpo"}, SimPO(beta=0.1, simpo_gamma=0.5)),
         ({"pref_loss": "simpo", "simpo_gamma": 0.7, "pref_beta": 2.5}, SimPO(beta=2.5, simpo_gamma=0.7)),
         ({"dpo_label_smoothing": 0.2}, CDPO(label_smoothing=0.2)),
-        ({"pref_loss": "sigmoid", "dpo_label_smoothing": 0.0}, CDPO(label_smoothing=0.0)),
+        ({"pref_loss": "sigmoid", "dpo_label_smoothing": 0.0}, DPO()),
+        ({"pref_loss": "ipo", "dpo_label_smoothing": 0}, IPO()),
+        ({"ld_alpha": 0}, LDDPO(ld_alpha=0.0)),
         ({"pref_loss": "sigmoid", "ld_alpha": 0.3}, LDDPO(ld_alpha=0.3)),
         ({"ref_model": "tiny"}, DPO(ref_model="tiny")),
     ],
@@ -60,3 +62,8 @@ def test_keys_that_say_different_things_are_refused(keys: dict[str, Any], why: s
 def test_a_loss_that_nobody_brings_is_refused_with_those_there_are() -> None:
     with pytest.raises(PluginError, match="known: hinge, ipo, kto_pair, orpo, sigmoid, simpo"):
         load_recipe({**FILE, "pref_loss": "none such"})
+
+
+def test_an_alternative_that_is_0_is_off_in_every_stage() -> None:
+    plain, off = (load_recipe({**FILE, "stage": "rm", **keys}) for keys in ({}, {"dpo_label_smoothing": 0.0}))
+    assert off.fingerprint() == plain.fingerprint()

@@ -259,13 +259,19 @@ def test_words_of_fsdp_are_a_strategy() -> None:
 def test_ppo_samples_as_there() -> None:
     keys = RUN | {"stage": "ppo", "reward_model": "tiny"}
     usual: Any = load_recipe(keys).algorithm
-    assert (usual.temperature, usual.top_p, usual.max_new_tokens, usual.beta) == (0.95, 0.7, 1024, 0.2)
+    assert (usual.temperature, usual.top_p, usual.top_k) == (0.95, 0.7, 50)
+    assert (usual.max_new_tokens, usual.beta) == (1024, 0.2)
     given: Any = load_recipe(
         keys | {"temperature": 1.0, "max_new_tokens": 64, "beta": 0.1, "ppo_buffer_size": 2, "ppo_epochs": 3}
     ).algorithm
     assert (given.temperature, given.max_new_tokens, given.beta, given.num_mini_batches) == (1.0, 64, 0.1, 2)
     assert (usual.num_iterations, given.num_iterations) == (4, 3)
-    for key, value in {"ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
+    same = {"do_sample": True, "num_beams": 1, "repetition_penalty": 1.0, "top_k": 50}
+    assert load_recipe(keys | same).fingerprint() == load_recipe(keys).fingerprint()
+    off: Any = load_recipe(keys | {"top_k": 0}).algorithm
+    assert off.top_k == 0
+    others = {"do_sample": False, "num_beams": 4, "repetition_penalty": 1.2}
+    for key, value in {**others, "ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
         with pytest.raises(RecipeError, match=r"only `|stays as it is"):
             load_recipe(keys | {key: value})
 

@@ -10,6 +10,7 @@ import pytest
 
 from gym_core import RecipeError, load_recipe
 from gym_core.component import Config
+from gym_core.dialect import chosen_names
 from gym_core.discovery import installed as everything
 from gym_core.loading import load_component
 from gym_core.sections import SECTION_OF, SLOTS, Findings
@@ -30,8 +31,9 @@ def problems(key: str, value: object) -> list[tuple[str, str]]:
 
 
 def test_a_stated_key_is_taken_or_refused_with_what_to_do() -> None:
-    options = {row.key for row in table.installed().keys} | {*table.installed().choosing()}
-    assert not options & STATED.keys(), "it fills an option, or chooses, too"
+    names = chosen_names(translate(BASE, Findings()))
+    options = {row.key for row in table.installed().filling(names)} | {*table.installed().choosing()}
+    assert not options & STATED.keys(), "it fills an option of such a file, or chooses, too"
     for key, stated in STATED.items():
         for value in stated.values or (True, "any"):
             assert not problems(key, value), key

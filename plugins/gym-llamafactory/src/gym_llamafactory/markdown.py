@@ -16,6 +16,7 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str
         named: dict[str, list[str]] = {}
         for value, name in row.names.items():
             named.setdefault(name, []).append("any value" if value == "*" else f"`{value}`")
+        named.pop("", None)  # what chooses nothing
         for name, values in named.items():
             left = ", the default" if name == row.default else ""
             lines += [f"| `{row.key}` | {', '.join(values)} | `{row.section}: {name}`{left} |"]
@@ -68,4 +69,6 @@ def _shown(value: object) -> str:
     """Write a default as a file would."""
     if isinstance(value, bool):
         return str(value).lower()
+    if value == ():
+        return "[]"
     return f"{value:.4g}" if isinstance(value, int | float) else str(value)

@@ -145,7 +145,8 @@ def _choose(table: Table, sections: dict[str, Any], flat: dict[str, Any], found:
     for key in sorted(rows, key=lambda key: (key not in values, key)):  # what is said outweighs what is left out
         given = key in values
         if key in flat:
-            several = any("*" in row.names for _, row in rows[key])  # where any value will do, it is an option's
+            # Where any value will do, it is an option's, but for one that chooses nothing.
+            several = any("*" in row.names for _, row in rows[key]) and (not given or bool(picked[key]))
             chosen.values[key] = flat.get(key) if several else flat.pop(key)
         narrower = {other for _, row in rows[key] for other in row.yields.get(values.get(key, ""), "").split()}
         if any(picked.get(other) for other in narrower):
@@ -177,7 +178,7 @@ def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Finding
     if refused:
         found.problems.append(Problem(f"there is no `{value}` here; set {refused}", found.where((key,)), key))
         return ""
-    names = {name: owner for owner, row in rows for name in [row.names.get(value) or row.names.get("*")] if name}
+    names = {name: owner for owner, row in rows for name in [row.names.get(value, row.names.get("*"))] if name}
     if len(names) > 1:
         both = " and ".join(f"`{name}` ({owner})" for name, owner in names.items())
         fix = f"write the section `{rows[0][1].section}` out"

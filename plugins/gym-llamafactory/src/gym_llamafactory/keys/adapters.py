@@ -8,7 +8,8 @@ from gym_llamafactory.keys.convert import names, or_unset, unread
 from gym_llamafactory.model_in_output import found
 from gym_llamafactory.table import Choice, Key, Keys
 
-_LORA = "lora dora rslora pissa olora lora_ga eva loftq adalora longlora"
+_SAVING = "lora dora rslora pissa olora lora_ga eva loftq adalora"
+_LORA = f"{_SAVING} longlora"
 _STACKED = "lora rslora pissa olora lora_ga eva longlora"  # what goes on from adapters that are there
 
 
@@ -38,7 +39,8 @@ class AdapterKeys(Keys):
         Key("lora_alpha", "adapter.alpha", f"{_LORA} expert_lora"),
         Key("lora_dropout", "adapter.dropout", _LORA),
         Key("lora_target", "adapter.target_modules", f"{_LORA} oft"),
-        Key("additional_target", "adapter.modules_to_save", f"{_LORA} expert_lora oft ia3 ln_tuning loha lokr vera"),
+        Key("additional_target", "adapter.modules_to_save", f"{_SAVING} expert_lora oft ia3 ln_tuning loha lokr vera"),
+        Key("additional_target", "adapter.modules_to_save", "longlora", default=()),
         Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED, _folders),
         Key("create_new_adapter", "adapter.create_new_adapter", _STACKED),
         Key("pissa_iter", "adapter.iterations", "pissa"),

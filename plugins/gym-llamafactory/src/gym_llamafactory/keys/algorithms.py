@@ -63,7 +63,7 @@ class AlgorithmKeys(Keys):
         Choice("use_dft_loss", "algorithm", {"true": "dft"}),
         Choice("use_eaft_loss", "algorithm", {"true": "eaft"}),
         Choice("use_asft_loss", "algorithm", {"true": "asft"}),
-        Choice("dpo_label_smoothing", "algorithm", {"*": "cdpo"}),
+        Choice("dpo_label_smoothing", "algorithm", {"*": "cdpo", "false": ""}),
         Choice("ld_alpha", "algorithm", {"*": "ld_dpo"}),
     )
     keys = (
@@ -79,7 +79,10 @@ class AlgorithmKeys(Keys):
         Key("simpo_gamma", "algorithm.simpo_gamma", "simpo", default=0.5),
         Key("kto_chosen_weight", "algorithm.desirable_weight", "kto"),
         Key("kto_rejected_weight", "algorithm.undesirable_weight", "kto"),
-        # Of top_k, 50 there, nothing is done.
+        Key("top_k", "algorithm.top_k", "ppo", int, 50),
+        Key("do_sample", "algorithm.temperature", "ppo", only(True)),
+        Key("num_beams", "algorithm.temperature", "ppo", only(1)),
+        Key("repetition_penalty", "algorithm.temperature", "ppo", only(1.0)),
         Key("max_new_tokens", "algorithm.max_new_tokens", "ppo", int, 1024),
         Key("temperature", "algorithm.temperature", "ppo", float, 0.95),
         Key("top_p", "algorithm.top_p", "ppo", float, 0.7),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def window(rows: Any, streaming: Any = None) -> Any:
     return rows if streaming else None
 
 
+def learnt(option: str) -> Callable[..., str | None]:
+    """Return a conversion for a switch that says which parts of conversations are learnt, where they are learnt from."""
+
+    def said(value: Any, stage: Any = None) -> str | None:
+        if not isinstance(value, bool):
+            raise ValueError(f"is true or false, not `{value}`")
+        if value and str(stage or "sft").lower() != "sft":
+            raise ValueError(f"goes with `stage: sft`, not with `{stage}`: leave it out")
+        return option if value else None
+
+    return said
+
+
 class DataKeys(Keys):
     """Keys of the data."""
 
@@ -75,8 +89,8 @@ class DataKeys(Keys):
         Key("eval_on_each_dataset", "data.validation_apart", _OF),
         Key("mix_strategy", "data.mix", _OF),
         Key("interleave_probs", "data.mix_weights", _OF, numbers),
-        Key("train_on_prompt", "data.train_on", _OF, {True: "all", False: None}),
-        Key("mask_history", "data.train_on", _OF, {True: "last", False: None}),
+        Key("train_on_prompt", "data.train_on", _OF, learnt("all"), together="stage"),
+        Key("mask_history", "data.train_on", _OF, learnt("last"), together="stage"),
         Key("packing", "data.split", _OF, packed, together="stage"),
         Key("preprocessing_num_workers", "data.processes", _OF),
         Key("overwrite_cache", "data.rebuild", _OF),
