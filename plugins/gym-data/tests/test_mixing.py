@@ -12,13 +12,27 @@ A, B = order_of([0, 1, 2, 3]), order_of([10, 11])
     ("how", "order"),
     [
         ("concat", [0, 1, 2, 3, 10, 11]),
-        ("interleave_under", [0, 10, 1, 11, 2]),
-        ("interleave_over", [0, 10, 1, 11, 2, 10, 3]),
+        ("interleave_under", [0, 10, 1, 11]),
+        ("interleave_over", [0, 10, 1, 11, 2, 10, 3, 11]),
         ("interleave_once", [0, 10, 1, 11, 2, 3]),
     ],
 )
 def test_strictly_in_turn(how, order):
     assert [*MIXES[how]([A, B], None, 0)] == order
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 0.2, 0.3]])
+@pytest.mark.parametrize("sizes", [(4, 2, 3), (2, 4, 4), (1, 1, 1), (5, 9, 1)])
+def test_the_order_is_that_of_datasets(sizes, weights):
+    """By which LLaMA-Factory mixes; the same seed draws the same turns."""
+    datasets = pytest.importorskip("datasets")
+    sources = [order_of(range(100 * number, 100 * number + size)) for number, size in enumerate(sizes)]
+    parts = [datasets.Dataset.from_dict({"number": source.tolist()}) for source in sources]
+    named = {"under": "first_exhausted", "over": "all_exhausted", "once": "all_exhausted_without_replacement"}
+    for how, theirs in named.items():
+        for seed in range(4):
+            mixed = datasets.interleave_datasets(parts, weights, seed=seed, stopping_strategy=theirs)
+            assert [*MIXES[f"interleave_{how}"](sources, weights, seed)] == [*mixed["number"]], (how, seed)
 
 
 def test_weights_decide_how_often_and_the_seed_when():

@@ -65,7 +65,7 @@ class DatasetConfig(Data):
     """Whether what is held out of each source is measured by itself as well, as `eval_NAME_loss`."""
     mix: Literal["concat", "interleave_under", "interleave_over", "interleave_once"] = "concat"
     """One source after the other, or in turns: until the first is used up (`under`), until all are, shorter ones
-    repeating (`over`), or until each example came once (`once`)."""
+    repeating (`over`), or until each example came once (`once`); the order is that of `datasets.interleave_datasets`."""
     mix_weights: list[Annotated[float, Field(gt=0)]] | None = None
     """How often each source has its turn when interleaving, as relative weights; without them, strictly in turn."""
     train_on: Literal["assistant", "last", "all"] = "assistant"

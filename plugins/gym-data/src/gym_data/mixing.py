@@ -67,16 +67,18 @@ def concat(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed
 
 
 def interleave_under(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
-    """In turns, until the first source is used up."""
+    """In turns, until the first source is used up; strictly in turn all of them have had that round's."""
     left = [_Turn(source) for source in sources]
     for number in _turns(len(sources), weights, seed):
         if left[number].used_up:
             return
         yield left[number].take()
+        if _ends(number, left, weights) and any(source.used_up for source in left):
+            return
 
 
 def interleave_over(sources: Sequence[Iterable[T]], weights: Sequence[float] | None, seed: int) -> Iterator[T]:
-    """In turns, until the last source is used up; the others begin again."""
+    """In turns, until the last source is used up; the others begin again. Strictly in turn the last round is whole."""
     left, used_up = [_Turn(source) for source in sources], set[int]()
     for number in _turns(len(sources), weights, seed):
         if left[number].used_up:
@@ -84,7 +86,7 @@ def interleave_over(sources: Sequence[Iterable[T]], weights: Sequence[float] | N
         yield left[number].take()
         if left[number].used_up:
             used_up.add(number)
-        if len(used_up) == len(sources):
+        if _ends(number, left, weights) and len(used_up) == len(sources):
             return
 
 
@@ -151,6 +153,11 @@ def divide(
         for part in (each[: len(config.sources)], each[len(config.sources) :])
     )
     return (train, aside) if len(aside) else hold_out(train, groups, config.validation, seed, rows)
+
+
+def _ends(number: int, sources: Sequence[object], weights: Sequence[float] | None) -> bool:
+    """Whether mixing may end behind the turn of this source."""
+    return weights is not None or number == len(sources) - 1
 
 
 def _turns(count: int, weights: Sequence[float] | None, seed: int) -> Iterator[int]:
