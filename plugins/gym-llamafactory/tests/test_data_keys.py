@@ -48,3 +48,16 @@ def test_each_dataset_is_measured_by_its_name_and_answers_by_their_tokens(bench:
     with pytest.raises(RecipeError, match="belongs to algorithm `sft`"):
         load_recipe(keys | {"stage": "dpo"})
     load_recipe(keys | {"stage": "pt", "compute_accuracy": False, "template": None})
+
+
+def test_blocks_of_plain_text_have_the_length_that_they_have_there() -> None:
+    """Where `packing` stands, LLaMA-Factory takes one off `cutoff_len`, and not where it is left out."""
+    keys = {"model_name_or_path": "tiny", "dataset": "identity", "cutoff_len": 64, "output_dir": "runs/x"}
+    for more, length in (
+        ({"stage": "pt"}, 64),
+        ({"stage": "pt", "packing": True}, 63),
+        ({"stage": "pt", "packing": False}, 64),
+        ({"stage": "sft", "packing": False}, 64),
+    ):
+        data = load_recipe(keys | more).data
+        assert data is not None and data.model_dump()["cutoff"] == length, more

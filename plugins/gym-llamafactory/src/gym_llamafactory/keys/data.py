@@ -46,6 +46,11 @@ def packed(value: Any, stage: Any = None) -> str | None:
     return None
 
 
+def length(tokens: Any, packing: Any = None, stage: Any = None) -> Any:
+    """Return the most tokens of a sample; of blocks one less where `packing` asks for them, as there."""
+    return int(tokens) - 1 if stage == "pt" and packing is True else tokens
+
+
 def window(rows: Any, streaming: Any = None) -> Any:
     """Return the rows of a window; without `streaming` they say nothing, as there."""
     return rows if streaming else None
@@ -81,7 +86,7 @@ class DataKeys(Keys):
         ),
         Key("default_system", "data.system", _OF),
         Key("split_special_tokens", "data.split_special_tokens", _OF),
-        Key("cutoff_len", "data.cutoff", _OF),
+        Key("cutoff_len", "data.cutoff", _OF, length, together="packing stage"),
         Key("max_samples", "data.max_samples", _OF),
         Key("streaming", "data.streaming", _OF),
         Key("buffer_size", "data.buffer_size", _OF, window, together="streaming"),
