@@ -69,3 +69,63 @@ def test_one_row_moves_the_weights_by_no_more_than_its_cut_gradient(tmp_path):
     wild = torch.cat([rows[:7], torch.full((1, 4), 1e4)])
     moved = [trained(ledger, name, data, noise=1e-3, steps=1)[1].weight for name, data in (("a", rows), ("b", wild))]
     assert (moved[0] - moved[1]).norm() <= 0.1 * 2 * 0.5 / 8 * 1.01
+
+
+def counted(tmp_path, batch, steps, rows):
+    """Train on dicts with much noise, and return what was charged, the sizes of all batches and the model."""
+    torch.manual_seed(0)
+    model, sizes = torch.nn.Linear(2, 1), []
+
+    def loss(net, batch):
+        sizes.append(len(batch))
+        return net(batch).square().mean()
+
+    ledger = PrivacyLedger(tmp_path / "mine.sqlite")
+    how = RecordPrivacy(batch=batch, steps=steps, noise=20.0)
+    data = [{"x": row} for row in rows]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    collate = lambda found: torch.stack([each["x"] for each in found])  # noqa: E731
+    spent = train_on_records(
+        model, data, loss, optimizer, how, ledger=ledger, member="anna", release="one", collate=collate
+    )
+    return spent, sizes, model
+
+
+def test_a_row_is_in_a_batch_with_the_probability_that_is_charged(tmp_path):
+    """Also where rows are no multiple of a batch."""
+    steps = 400
+    spent, sizes, _ = counted(tmp_path, 7, steps, torch.randn(10, 2))
+    assert abs(sum(sizes) / steps - 7) < 5 * (10 * 0.7 * 0.3 / steps) ** 0.5
+    assert spent == pytest.approx(epsilon_of(mu_of_training(20.0, 0.7, steps, SLACK), 1e-5), rel=2e-3)
+
+
+def test_a_batch_without_rows_is_a_step_of_noise_alone(tmp_path):
+    _, sizes, model = counted(tmp_path, 1, 60, torch.randn(3, 2))
+    assert 25 < len(sizes) < 55 and min(sizes) == 1
+    assert torch.isfinite(model.weight).all()
+
+
+def test_a_row_without_a_finite_gradient_moves_nothing_else(tmp_path):
+    """Else everybody sees in the weights that it is there."""
+    for name, wild in (("nan", torch.nan), ("inf", torch.inf)):
+        rows = torch.cat([torch.randn(4, 2), torch.full((1, 2), wild)])
+        assert torch.isfinite(counted(tmp_path / name, 5, 3, rows)[2].weight).all()
+
+
+@pytest.mark.parametrize("key", ["clip", "noise"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_cut_and_noise_that_hide_nothing_are_refused_before_anything_is_charged(key, value):
+    with pytest.raises(GymError, match=key):
+        RecordPrivacy(**{"batch": 4, "steps": 3, "noise": 1.0, key: value})
+
+
+def test_a_model_whose_rows_see_each_other_costs_nothing(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "mine.sqlite")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    rows = torch.utils.data.TensorDataset(torch.randn(8, 4))
+    how = RecordPrivacy(batch=4, steps=1, noise=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(GymError, match="BatchNorm"):
+        train_on_records(model, rows, lambda net, batch: net(batch[0]).mean(), optimizer, how,
+                         ledger=ledger, member="anna", release="one")  # fmt: skip
+    assert ledger.spent("anna") == 0
