@@ -201,6 +201,50 @@ ROBUST = [
 ]  # fmt: skip
 
 
+def agreed(seed: int) -> tuple[Tensor, int]:
+    """Return what all honest inputs hold, with zeros, and how many inputs there are."""
+    draw = torch.Generator().manual_seed(seed)
+    vector = torch.randn(40, generator=draw, dtype=torch.float64)
+    vector[torch.rand(40, generator=draw) < 0.3] = 0
+    return vector, int(torch.randint(7, 16, (), generator=draw))
+
+
+def lies(vector: Tensor, count: int, seed: int) -> list[Tensor]:
+    noise = torch.randn(count, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return [1e6 * noise, vector + noise, 1e-3 * noise, -vector.repeat(count, 1), (vector + 0.3).repeat(count, 1)]
+
+
+AGREED = [*ROBUST, soup.Bucketing(), soup.CenteredClipping(start="base"), soup.CenteredClipping(tau=1.0),
+          soup.NNM(rule=soup.NormBound()), soup.NNM(rule=soup.GeometricMedian())]  # fmt: skip
+
+
+@pytest.mark.parametrize("merger", AGREED, ids=lambda each: type(each).__name__)
+def test_where_honest_inputs_agree_hostile_ones_move_it_where_a_norm_bounds_it_and_nowhere_else(merger):
+    moved = 0.0
+    for seed in range(10):
+        vector, inputs = agreed(seed)
+        hostile = merger.tolerates(inputs)
+        good = vector.repeat(inputs - hostile, 1)
+        wanted = merge_vectors(merger, good, 0).vector
+        for lie in lies(vector, hostile, seed):
+            found = merge_vectors(merger, torch.cat([good, lie]), hostile).vector
+            moved = max(moved, float((found - wanted).norm() / vector.norm()))
+    assert (moved < 1e-9) == (merger.bounded_by() == "spread"), moved
+
+
+def test_votes_of_signs_make_nothing_longer_than_the_longest_honest_change_and_keep_what_most_say():
+    for seed in range(20):
+        vector, inputs = agreed(seed)
+        hostile = soup.SignMajority().tolerates(inputs)
+        draw = torch.Generator().manual_seed(seed)
+        good = vector + 0.3 * torch.randn(inputs - hostile, 40, generator=draw, dtype=torch.float64)
+        certain = good.sign().sum(0).abs() > hostile
+        for lie in lies(vector, hostile, seed):
+            found = merge_vectors(soup.SignMajority(), torch.cat([good, lie]), hostile).vector
+            assert found.norm() <= good.norm(dim=1).max() * (1 + 1e-12)
+            assert torch.equal(found.sign()[certain], good.sign().sum(0).sign()[certain])
+
+
 @pytest.mark.parametrize("merger", ROBUST, ids=lambda each: type(each).__name__)
 def test_broken_inputs_change_no_bit(merger):
     draw = torch.Generator().manual_seed(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gym_core import GymError
 from gym_optim.promises import Held
@@ -28,8 +28,6 @@ class Merger(Held):
     """Whether one input must be named that is known to be honest, such as an update on data of the server's own."""
     takes_weights: ClassVar[bool] = False
     """Whether inputs may have weights; with any other merger they are refused."""
-    bounded_by: ClassVar[str] = "spread"
-    """What bounds how far the hostile inputs that it tolerates can move it: the `spread` of the honest ones, or their `norm`."""
 
     def idempotent(self) -> bool:
         """Return whether the merge of equal inputs, or of one, is that input."""
@@ -50,6 +48,13 @@ class Merger(Held):
     def tolerates(self, inputs: int) -> int:
         """Return how many of so many inputs may be hostile, with the result still bounded by the honest ones (`bounded_by`)."""
         return 0
+
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return what bounds how far the hostile inputs that it tolerates can move it.
+
+        The `spread` of the honest ones: where all agree, nothing moves. Or a `norm`: theirs, or one that an option states.
+        """
+        return "spread"
 
     def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
         """Return how far the result moves at most when one input of a norm up to `clip` becomes another: an L2 distance.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny
 
@@ -37,6 +37,10 @@ class PreAggregation(Merger):
     def tolerates(self, inputs: int) -> int:
         """Return what the rule says."""
         return self.rule.tolerates(inputs)
+
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return what the rule says: mixtures of inputs that agree agree."""
+        return self.rule.bounded_by()
 
 
 class NNM(PreAggregation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, SerializeAsAny
 
@@ -23,7 +23,6 @@ class DifferentialPrivacy(Merger):
 
     target: ClassVar[str] = "gym_deltasoup.privacy.private_merge:DifferentialPrivacyRule"
     needs_base: ClassVar[bool] = True
-    bounded_by: ClassVar[str] = "norm"
 
     rule: Annotated[SerializeAsAny[Merger], Slot("mergers")] = TrimmedMean()
     """What combines the changes. Where no bound holds of how far one of them moves it, it is refused; `byzantine_robust` becomes
@@ -38,6 +37,10 @@ class DifferentialPrivacy(Merger):
     def tolerates(self, inputs: int) -> int:
         """Return what the rule says."""
         return self.private_rule().tolerates(inputs)
+
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return that a norm bounds it: the one that changes are cut to."""
+        return "norm"
 
     def is_random(self) -> bool:
         """Return True: nobody can draw the noise again."""

@@ -116,6 +116,10 @@ class CenteredClipping(Robust):
         """Return whether it begins at the inputs, or reaches them in a step."""
         return self.start != "base" or self.tau is None
 
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return `spread` where it begins at the inputs and the radius is theirs; else the base or the radius is in each step."""
+        return "spread" if self.start != "base" and self.tau is None else "norm"
+
     def sensitivity(self, inputs: int, hostile: int, clip: float) -> float | None:
         """Return that of a mean, for one step with a radius of its own from the base; else the centre depends on all."""
         if self.start != "base" or self.tau is None or self.iterations != 1:
@@ -131,10 +135,13 @@ class NormBound(Robust):
 
     target: ClassVar[str] = "gym_deltasoup.robust.norm_bound:NormBoundRule"
     needs_base: ClassVar[bool] = True
-    bounded_by: ClassVar[str] = "norm"
 
     bound: PositiveFloat | None = None
     """The norm `C`; by default the median of the norms."""
+
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return that a norm bounds it: even where honest changes agree, hostile ones move it."""
+        return "norm"
 
     def translates(self) -> bool:
         """Return False: norms count."""
@@ -169,15 +176,21 @@ class FLTrust(Robust):
         """Return False: angles count."""
         return False
 
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return that a norm bounds it, the trusted one's: who points half that way counts half."""
+        return "norm"
+
     def tolerates(self, inputs: int) -> int:
-        """Return all but the trusted one: its norm bounds the result."""
+        """Return all but the trusted one."""
         return max(0, inputs - 1)
 
 
 class SignMajority(Robust):
     """For changes of one bit a number: the sign that most inputs have, times the median of their scales (Bernstein et al. 2019).
 
-    `median_i(s_i) sign(sum_i sign(x_i))` in each tensor, with `s_i = mean |x_i|` there. Where signs are even it is 0.
+    `median_i(s_i) sign(sum_i sign(x_i))` in each tensor, with `s_i = mean |x_i|` there. Where signs are even it is 0. The sign
+    that more than half of all inputs have stays, and no tensor becomes longer than the longest honest one, whatever the others
+    hold; but of a number that honest inputs leave as it was one hostile vote decides.
     """
 
     target: ClassVar[str] = "gym_deltasoup.robust.sign_majority:SignMajorityRule"
@@ -186,6 +199,10 @@ class SignMajority(Robust):
     def idempotent(self) -> bool:
         """Return False: what is no sign times a scale becomes one."""
         return False
+
+    def bounded_by(self) -> Literal["spread", "norm"]:
+        """Return that a norm bounds it, the longest honest one's: a zero has no vote."""
+        return "norm"
 
     def translates(self) -> bool:
         """Return False: signs count."""
