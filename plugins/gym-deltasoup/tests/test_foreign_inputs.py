@@ -16,6 +16,7 @@ from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
 from gym_deltasoup import Input, merge_artifacts
 from gym_testkit.tiny import write_model
+from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
 
 def quantized(path: Path, seed: int) -> Path:
@@ -93,3 +94,47 @@ def test_a_broken_adapter_is_refused_by_name(tmp_path: Path) -> None:
     path = adapter(base, tmp_path / "cut", 2)
     (path / "adapter_model.safetensors").write_bytes(b"cut off")
     refused("is damaged", path)
+
+
+def sharded(path: Path, seed: int) -> Path:
+    """Write a model of two shards with an index, and beside it a shard of an earlier save, which the index does not name."""
+    write_model(path, seed)
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    names = sorted(weights)
+    where = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(where.values()):
+        save_file({name: weights[name] for name in names if where[name] == file}, path / file, {"format": "pt"})
+    stale = {name: weights[name] + 7 for name in names} | {"gone.weight": torch.ones(2)}
+    save_file(stale, path / "model-00003-of-00003.safetensors", {"format": "pt"})
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return path
+
+
+def test_shards_that_an_index_does_not_name_are_no_weights(tmp_path: Path) -> None:
+    """Also for the name of the weights of a base."""
+    models = [sharded(tmp_path / f"{seed}", seed) for seed in (1, 2)]
+    whole = [write_model(tmp_path / f"whole-{seed}", seed) for seed in (1, 2)]
+    assert base_fingerprint(models[0]) == base_fingerprint(whole[0])
+    merge_artifacts(soup.UniformSoup(), [Input(each) for each in models], tmp_path / "made")
+    merge_artifacts(soup.UniformSoup(), [Input(each) for each in whole], tmp_path / "wanted")
+    found, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "wanted"))
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_two_sets_of_weights_in_a_folder_are_refused(tmp_path: Path) -> None:
+    """`model.safetensors` beside an index that does not name it: libraries differ in which of them they load."""
+    model = sharded(tmp_path / "1", 1)
+    shutil.copy(model / "model-00003-of-00003.safetensors", model / "model.safetensors")
+    with pytest.raises(GymError, match=r"model\.safetensors lies beside"):
+        merge_artifacts(soup.UniformSoup(), [Input(model)], tmp_path / "made")
+
+
+def test_a_folder_in_two_spellings_is_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it counts twice, and takes the part of two who agree."""
+    model = write_model(tmp_path / "one", 1)
+    (tmp_path / "link").symlink_to(model)
+    monkeypatch.chdir(tmp_path)
+    for other in (Path("one"), Path("./one/../one"), tmp_path / "link"):
+        with pytest.raises(GymError, match="are one folder"):
+            merge_artifacts(soup.UniformSoup(), [Input(model), Input(other, "other")], tmp_path / "made")

@@ -19,6 +19,7 @@ from gym_core import Artifact
 from gym_quant.post_training.calibration import Rows
 from gym_torch.checkpoints import load_delta
 from gym_torch.checkpoints.tokenizer_files import BESIDE
+from gym_torch.model_files import weight_files
 
 
 @torch.no_grad()
@@ -51,9 +52,7 @@ def sizes(artifact: Artifact, base: Path, made: Path, records: Mapping[str, Reco
     coded = {name: record for name, record in records.items() if isinstance(record.entry, Dense | LowRank)}
     numbers = sum(prod(record.entry.shape) for record in coded.values())
     bits = 8 * data_bytes({name: record.entry for name, record in coded.items()}) / max(1, numbers)
-    whole = sum(
-        file.stat().st_size for file in (base if artifact.kind == "adapter" else artifact.path).glob("*.safetensors")
-    )
+    whole = sum(file.stat().st_size for file in weight_files(base if artifact.kind == "adapter" else artifact.path))
     size = made.stat().st_size
     told: dict[str, Any] = {
         "file_bytes": size,
@@ -63,7 +62,7 @@ def sizes(artifact: Artifact, base: Path, made: Path, records: Mapping[str, Reco
     }
     if artifact.kind == "adapter":
         count = 0
-        for each in artifact.path.glob("*.safetensors"):
+        for each in weight_files(artifact.path):
             with safe_open(each, "pt") as weights:
                 count += sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
         told |= {"adapter_bf16_bytes": 2 * count, "adapter_ratio": 2 * count / size}

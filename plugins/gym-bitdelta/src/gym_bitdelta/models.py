@@ -17,6 +17,7 @@ from gym_bitdelta.encoding import changed_config
 from gym_core import Artifact
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model import mapped_weights
+from gym_torch.model_files import weight_files
 
 
 class Models:
@@ -58,7 +59,7 @@ class Models:
 def _precision(path: Path) -> torch.dtype:
     """Return the precision of the weights of a model in its files, whatever its configuration says; of several fp32."""
     found = set()
-    for file in path.glob("*.safetensors"):
+    for file in weight_files(path):
         with safe_open(file, "pt") as weights:
             found |= {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
     return {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}.get(frozenset(found), torch.float32)

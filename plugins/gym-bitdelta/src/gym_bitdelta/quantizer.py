@@ -34,6 +34,7 @@ from gym_torch.checkpoints.max_kl import check_kl
 from gym_torch.console import say, warn
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import stored_dtype
+from gym_torch.model_files import weight_files
 
 EVIDENCE = "delta.json"
 BETTER = "more bits, or more steps of distillation; what was trained is there"
@@ -118,7 +119,7 @@ class BitDeltaQuantizer(DeltaCodec):
         check_artifact(artifact)
         delta = file.read(artifact.path / file.NAME)
         delta.check_base(base_fingerprint(base), str(base))
-        delta.check_size(2 * sum(path.stat().st_size for path in base.glob("*.safetensors")))  # of 4 bits at least
+        delta.check_size(2 * sum(path.stat().st_size for path in weight_files(base)))  # of 4 bits at least
         for name, record in delta.records.items():
             if not isinstance(record.entry, Zero):
                 yield name, record.values()

@@ -12,7 +12,8 @@ from torch import Tensor
 from gym_core import GymError
 
 PATH = "model.path"  #: the key of the recipe that names the model
-INDEX = "model.safetensors.index.json"
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
+HEAD = "value_head.safetensors"  #: of a reward model, beside the weights of the rest
 AGAIN = "fetch the model again: the file is damaged"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -43,19 +44,41 @@ def check_weights(path: Path, key: str = PATH) -> None:
         if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
             raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
         files = set(named.values())
+        if WHOLE not in files and (path / WHOLE).exists():
+            why = f"{WHOLE} lies beside {INDEX}, which does not name it, so there are weights of two models"
+            raise GymError(
+                why, where=str(path), key=key, fix="take away the file, or the index, whichever is the older"
+            )
         odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
         missing = sorted(name for name in files if not (path / name).exists())
         if not odd and not missing:
             return
         why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
         fix = "get the weights again, in safetensors"
-    elif (path / "model.safetensors").exists():
+    elif (path / WHOLE).exists():
         return
     else:
         pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES) if path.is_dir() else []
         why = f"the weights in {pickles[0]} are a pickle, which can run any code" if pickles else "there are no weights"
         fix = "use a copy in safetensors (model.safetensors)"
     raise GymError(why, where=str(path), key=key, fix=fix)
+
+
+def weight_files(path: Path, key: str = PATH) -> list[Path]:
+    """Return the files that hold the weights in a directory, in order; everything that reads weights asks here.
+
+    Of a model those that its index names, else `model.safetensors`, and a value head beside them: what an earlier save left there
+    is of no model. Of another directory, such as that of an adapter, all files of safetensors. Raises GymError where a model
+    lacks files that its index names.
+    """
+    if (path / INDEX).exists():
+        check_weights(path, key)
+        names = {*_object(path / INDEX, key)["weight_map"].values()}
+    elif (path / WHOLE).exists():
+        names = {WHOLE}
+    else:
+        return sorted(path.glob("*.safetensors"))
+    return sorted(path / name for name in names) + ([path / HEAD] if (path / HEAD).exists() else [])
 
 
 def check_code(path: Path, allowed: bool) -> None:
@@ -79,7 +102,7 @@ def check_code(path: Path, allowed: bool) -> None:
 
 def stored_tensor(path: Path, name: str) -> Tensor:
     """Return a weight from the files of a model, as it is there. Raises GymError where it has no such name there."""
-    file = path / "model.safetensors"
+    file = path / WHOLE
     if (path / INDEX).exists():
         file = path / _object(path / INDEX, PATH)["weight_map"].get(name, "")
     if file.is_file():

@@ -13,6 +13,7 @@ from gym_data.location import lasting, locate
 from gym_manage.recorded import recorded
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
+from gym_torch.model_files import weight_files
 
 FREE = ("transformers_version", "_name_or_path", "use_cache", "dtype", "torch_dtype")
 """Keys of `config.json` that change nothing that a model computes of tokens; so do those that end in `_token_id`."""
@@ -55,6 +56,11 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
     for each in inputs:
         name = each.name or str(each.path)
         artifact = artifact_in(each.path)
+        if twice := next((one.name for one in found if one.artifact.path.resolve() == artifact.path.resolve()), ""):
+            why = f"{twice} and {name} are one folder, which would count twice"
+            raise GymError(
+                why, where=str(artifact.path), key="inputs", fix="name it once; a weight makes it count more"
+            )
         for key in ("quantization", "averaged"):
             if artifact.details.get(key):
                 why = (
@@ -64,7 +70,7 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
         if found and artifact.kind != found[0].artifact.kind:
             why = f"{name} is of kind {artifact.kind}, and {found[0].name} of kind {found[0].artifact.kind}"
             raise GymError(why, key="inputs", fix="merge one kind at a time; `gym export` makes a whole model of any")
-        files = {file.name: fingerprint.of_file(file) for file in sorted(artifact.path.glob("*.safetensors"))}
+        files = {file.name: fingerprint.of_file(file) for file in weight_files(artifact.path, "inputs")}
         if not files:
             raise GymError(f"{name} has no weights in safetensors", where=str(artifact.path), key="inputs")
         checked = _checked_base(name, artifact, base, print_of) if base is not None else "not said"

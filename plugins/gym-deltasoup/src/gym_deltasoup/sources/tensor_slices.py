@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_torch.checkpoints.weight_shards import CODES
+from gym_torch.model_files import weight_files
 
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 
@@ -43,7 +44,7 @@ class Stored(NamedTuple):
 def tensors_of(path: Path) -> dict[str, Stored]:
     """Return all tensors in the files of a directory, by name. Raises GymError where one is damaged, or its numbers unknown."""
     found: dict[str, Stored] = {}
-    for file in sorted(path.glob("*.safetensors")):
+    for file in weight_files(path, "inputs"):
         found |= sound(file)
     if not found:
         raise GymError("there are no weights in safetensors", where=str(path))

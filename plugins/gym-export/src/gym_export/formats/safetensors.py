@@ -20,6 +20,7 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import skeleton
 from gym_torch.model.tasks import ROUNDING, Task, answers, built
+from gym_torch.model_files import weight_files
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -81,7 +82,7 @@ class Safetensors(Format):
     def arrays(self, path: Path) -> Mapping[str, Any]:
         """Return the weights by name, as the files have them but for their precision."""
         found: dict[str, Any] = {}
-        for file in sorted(path.glob("*.safetensors")):
+        for file in weight_files(path):
             with safe_open(file, "pt") as weights:
                 found |= {name: weights.get_tensor(name).float().numpy() for name in weights.keys()}  # noqa: SIM118
         return found

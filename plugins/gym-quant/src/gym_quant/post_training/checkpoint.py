@@ -19,6 +19,7 @@ from gym_core import GymError
 from gym_quant.config.stored_layout import Scheme
 from gym_quant.post_training.grid import Codes
 from gym_torch.checkpoints import weight_shards
+from gym_torch.model_files import weight_files
 
 SCHEMES = "quantization.json"  #: what was done to each weight, and what came of it
 EXPERTS = r"re:.*\.experts\.\d+\..*"  #: names of the linear layers of experts
@@ -132,7 +133,7 @@ def read(path: Path) -> Iterator[tuple[str, Tensor]]:
     schemes = {name: Scheme(**layer["scheme"]) for name, layer in told["layers"].items()}
     parts = {part: name for name, scheme in schemes.items() for part in scheme.stored(name, (1, 1), "F32")}
     held: dict[str, dict[str, Tensor]] = {}
-    for file in sorted(path.glob("*.safetensors")):
+    for file in weight_files(path):
         with safe_open(file, framework="pt") as weights:
             for part in weights.keys():  # noqa: SIM118 - it is no mapping
                 if part in parts:

@@ -18,6 +18,7 @@ from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
 from gym_torch.model.decoder_layers import layers_of
+from gym_torch.model_files import weight_files
 from gym_torch.quantization.loading import told_of
 from gym_torch.quantization.stored_formats import GYM
 from gym_torch.quantization.weights import QuantizedMatrix, plain_state, quantized_layers
@@ -70,8 +71,8 @@ class EncodedQuantizer(PostTrainingQuantizer):
             "options": self.config.model_dump(mode="json"),
             "bits_per_weight": 8 * sum(stored.values()) / sum(numbers[f"{name}.weight"] for name in layers),
             "bits_per_weight_of_all": 8 * sum(each.nbytes for each in written.values()) / sum(numbers.values()),
-            "file_bytes": sum(file.stat().st_size for file in building.glob("*.safetensors")),
-            "file_bytes_before": sum(file.stat().st_size for file in base.glob("*.safetensors")),
+            "file_bytes": sum(file.stat().st_size for file in weight_files(building)),
+            "file_bytes_before": sum(file.stat().st_size for file in weight_files(base)),
             "samples": samples.told if samples else None,
             "holdout": evidence.compare(*(walked(each, samples.holdout) for each in (before, after)))
             if samples

@@ -36,6 +36,7 @@ from gym_torch.kernels import precision_probe
 from gym_torch.memory import malloc
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fingerprint, mapped_weights
+from gym_torch.model_files import weight_files
 
 SHARD = int(5e9)  #: most bytes of a file of weights
 BETTER = "more bits, smaller groups or another method: `gym quantize RUN --with gptq`; what was trained is there"
@@ -179,7 +180,7 @@ def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in weight_files(path))
 
 
 @contextmanager

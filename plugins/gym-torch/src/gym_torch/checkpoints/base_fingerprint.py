@@ -13,7 +13,7 @@ from gym_core.files import cache_dir, write_atomically
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model import fingerprint
 from gym_torch.model.mapped_weights import release
-from gym_torch.model_files import check_weights
+from gym_torch.model_files import check_weights, weight_files
 
 SAID = "base_fingerprint"  #: in the details of an adapter: that of the model that it was trained from
 
@@ -25,7 +25,7 @@ def base_fingerprint(path: Path) -> str:
     there are no weights in safetensors.
     """
     check_weights(path)
-    told = sorted(line for file in path.glob("*.safetensors") for line in _weights(file))
+    told = sorted(line for file in weight_files(path) for line in _weights(file))
     if not told:
         raise GymError("there are no weights", where=str(path))
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.files import cache_dir, write_atomically
+from gym_torch.model_files import weight_files
 
 SETTLED = 2.0  #: seconds after which a change to a file shows in its times, whatever the file system
 WORKERS = 4
@@ -20,7 +21,7 @@ def of_model(path: Path) -> str:
 
     Weights are read in full, once: the hash of a file is remembered by device, inode, size and times in `$GYM_CACHE`.
     """
-    files = sorted([*path.glob("*.safetensors"), *path.glob("config.json"), *path.glob("*.safetensors.index.json")])
+    files = sorted([*weight_files(path), *path.glob("config.json"), *path.glob("*.safetensors.index.json")])
     with ThreadPoolExecutor(WORKERS) as pool:
         hashes = list(pool.map(of_file, files))
     named = [[file.name, digest] for file, digest in zip(files, hashes, strict=True)]

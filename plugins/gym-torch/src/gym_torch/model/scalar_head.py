@@ -16,11 +16,12 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.model.adapted import check_state
+from gym_torch.model_files import HEAD
 
 if TYPE_CHECKING:
     from gym_torch.model.loading import LoadedModel
 
-FILE = "value_head.safetensors"
+FILE = HEAD
 PREFIX = "v_head.summary."
 
 

@@ -6,7 +6,6 @@ they stand for. The kernels of these methods are for GPUs and for generation; he
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from gym_core import GymError, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_torch.model_files import INDEX
+from gym_torch.model_files import weight_files
 from gym_torch.quantization.bitsandbytes_format import BitsAndBytes
 from gym_torch.quantization.fp8_format import Fp8
 from gym_torch.quantization.packed_codes import BITS, groups, reordered, unpacked
@@ -258,12 +257,9 @@ def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
 
 def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
     """Return by the path of each module that is quantized the tensors that stand for its weight; without data but for shapes."""
-    files = ["model.safetensors"]
-    if (path / INDEX).exists():
-        files = sorted(set(json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
     found: dict[str, dict[str, Tensor]] = {}
-    for file in files:
-        with safe_open(path / file, "pt") as weights:
+    for file in weight_files(path):
+        with safe_open(file, "pt") as weights:
             for key in weights.keys():  # noqa: SIM118 # it is no mapping
                 if name := next((name for name in codec.tensors if key.endswith(f".{name}")), ""):
                     module = found.setdefault(key.removesuffix(f".{name}"), {})
