@@ -22,6 +22,7 @@ from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.reputation import updated
 from gym_deltasoup.rounds.verify_files import verify_files
 from gym_deltasoup.sources.adapters import LoraProduct
+from gym_deltasoup.work_folders import work_folder
 from gym_testkit.tiny import write_model
 
 FIRST_PAGE = """
@@ -405,3 +406,31 @@ def test_killed_at_the_end_of_a_round_it_is_ended_again(base, loras, tmp_path):
     assert report["accepted"] == ["alice", "bob"] and soup.community.ledger.round().number == 2
     assert not [*(tmp_path / "soup/rounds").glob(".work-*")] and not [*(tmp_path / "soup/rounds").glob(".1.*")]
     assert not verify(soup.community.server, soup.community.ledger.every_event()).problems
+
+
+class Dying:
+    """A model whose process is killed while it is saved."""
+
+    name_or_path = ""
+
+    def save_pretrained(self, save_directory: str) -> None:
+        Path(save_directory).mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_contribution_left_is_cleared_away_by_the_next_and_by_the_round(base, loras, tmp_path):
+    """A contribution of a process that lives keeps its folder."""
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    taking = partial(soup.contribute, "alice", loras["alice"]), partial(soup.contribute, "bob", loras["bob"])
+    with work_folder(tmp_path / "soup", ".taken-") as mine:
+        for clears in (*taking, soup.aggregate):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    soup_of(base, tmp_path / "soup", evaluate=None).contribute("carol", Dying())
+                finally:
+                    os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+            assert len([*(tmp_path / "soup").glob(".taken-*")]) == 2
+            clears()
+            assert [*(tmp_path / "soup").glob(".taken-*")] == [mine]

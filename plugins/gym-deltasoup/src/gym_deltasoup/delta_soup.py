@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_core import GymError
@@ -16,6 +15,7 @@ from gym_deltasoup.rounds.community import Community, Evaluate, in_the_open
 from gym_deltasoup.rounds.contribution_store import hashed
 from gym_deltasoup.rounds.model_to_file import Model, taken
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
+from gym_deltasoup.work_folders import TAKEN, work_folder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -65,8 +65,8 @@ class DeltaSoup:
         community = self.community
         if self.config.secure_aggregation:
             raise in_the_open()
-        with TemporaryDirectory(dir=community.folder, prefix=".taken-") as folder:
-            found = taken(given, Path(folder))
+        with work_folder(community.folder, TAKEN) as folder:
+            found = taken(given, folder)
             if found.base:
                 community.set_base(found.base)
             told = found.details

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -20,6 +19,7 @@ from gym_deltasoup.flower.records import arrays_of, kind_of, merged_arrays, writ
 from gym_deltasoup.kinds import name_of, require
 from gym_deltasoup.sources.inputs import Input
 from gym_deltasoup.vector_merge import expected
+from gym_deltasoup.work_folders import TAKEN, clear_left, work_folder
 
 _log = logging.getLogger(__name__)
 ARRAYS = "arrays"  #: what Flower calls the weights of a message
@@ -43,6 +43,7 @@ class MergerStrategy(FedAvg):
             raise GymError(
                 why, key="merger", fix="use `gym soup serve`, which does, or noise on the nodes: see docs/privacy.md"
             )
+        clear_left(Path(config.output).expanduser(), TAKEN)  # of a first round that was killed
         check_free(Path(config.output).expanduser())
         super().__init__(config.fraction, 0.0, config.min_nodes, 0, config.min_nodes, arrayrecord_key=ARRAYS)
         self.config = config
@@ -77,8 +78,8 @@ class MergerStrategy(FedAvg):
             if came.setdefault(name, reply) is not reply:
                 refused[name] = "it replied more than once"  # and counts with the first
         told: dict[str, object] = {"round": server_round, "replies": len(came), "refused": refused}
-        with TemporaryDirectory(dir=self.output, prefix=".round-") as folder:
-            inputs = self._inputs(came, refused, Path(folder))
+        with work_folder(self.output, TAKEN) as folder:
+            inputs = self._inputs(came, refused, folder)
             if len(inputs) < self.config.min_nodes:
                 _log.warning(
                     "round %d changes nothing: %d of %d replies are sound", server_round, len(inputs), len(came)

@@ -32,6 +32,7 @@ from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
 from gym_deltasoup.rounds.secure_steps import forget
 from gym_deltasoup.rounds.update_statistics import BesideResult, beside_result
 from gym_deltasoup.vector_merge import expected
+from gym_deltasoup.work_folders import TAKEN, clear_left
 
 FOLDER, REPORT = "rounds", "report.json"
 
@@ -68,6 +69,7 @@ def close_round(community: Community, least: int | None = None, sign: Sign | Non
     """
     ledger, folder = community.ledger, community.folder / FOLDER
     with OutputLock(folder):
+        clear_left(community.folder, TAKEN)
         number = ledger.round().number
         _state(ledger, number, "closing")
         try:
