@@ -82,7 +82,8 @@ def test_keys_of_the_data(bench: Bench) -> None:
     info = {name: {"file_name": f"{name}.json"} for name in "ab"}
     bench.path("dataset_info.json").write_text(json.dumps(info))
     for name in "ab":
-        bench.path(f"{name}.json").write_text(json.dumps([{"instruction": name, "input": "", "output": "x"}] * 4))
+        rows = [{"instruction": f"{name} {number}", "input": "", "output": "x"} for number in range(4)]
+        bench.path(f"{name}.json").write_text(json.dumps(rows))
     keys = {
         "model_name_or_path": str(bench.model()), "stage": "sft", "do_train": True, "dataset": "a,b", "template": "chatml",
         "dataset_dir": str(bench.root), "cutoff_len": 64, "max_samples": 3, "val_size": 0.3, "mask_history": True,
