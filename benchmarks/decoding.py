@@ -22,8 +22,9 @@ from transformers import PreTrainedModel
 from gym_torch.attention import cached_attention
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.cast_once import cast_once
-from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.kernels import few_row_products
 from gym_torch.kernels.fused_modules import fuse

@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import Recipe, load_recipe
-from gym_core.run import execute
+from gym_core.execution import execute
 from gym_personalization.training_engine import Engine
 from gym_personalization.user_scheduler import Waiting, train_all
 from gym_personalization.variants import STATE

@@ -1,7 +1,6 @@
 """Who imports whom: no cycle between packages, rooms of a package or files, and no upward arrow in the engine.
 
-A room is a folder of a package, or a module at its top level. Imports inside functions count as any other; those for types alone
-do too, but for two single modules, or two files of a room, which may describe each other.
+A room is a folder of a package, or a module at its top level. Imports inside functions, and those for types alone, count too.
 """
 
 from __future__ import annotations
@@ -41,22 +40,15 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 @functools.cache
-def parsed(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Return the import statements of a file, and of each whether it stands under `if TYPE_CHECKING`."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    typing = [isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) for node in body]
-    found = ((node, types) for top, types in zip(body, typing, strict=True) for node in ast.walk(top))
-    return [(node, types) for node, types in found if isinstance(node, ast.Import | ast.ImportFrom)]
+def parsed(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the import statements of a file."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
-def imports(path: Path, known: Mapping[str, object], types: bool = True) -> Iterator[str]:
-    """Yield the modules that a file imports; what is imported from a package is a module where there is one of that name.
-
-    Without `types`, those under `if TYPE_CHECKING` are left out.
-    """
-    for node, described in parsed(path):
-        if described and not types:
-            continue
+def imports(path: Path, known: Mapping[str, object]) -> Iterator[str]:
+    """Yield the modules that a file imports; what is imported from a package is a module where there is one of that name."""
+    for node in parsed(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif node.module and not node.level:
@@ -75,11 +67,8 @@ def rooms(package: Path) -> dict[str, set[str]]:
     known = modules(package)
     graph: dict[str, set[str]] = {}
     for name, path in known.items():
-        single = not (package / room(name)).is_dir()
         inner = {room(other) for other in imports(path, known) if other.split(".")[0] == package.name}
-        run = {room(other) for other in imports(path, known, types=False) if other.split(".")[0] == package.name}
-        described = {other for other in inner - run if single and not (package / other).is_dir()}
-        graph.setdefault(room(name), set()).update(inner - described - {room(name), ""})
+        graph.setdefault(room(name), set()).update(inner - {room(name), ""})
     graph.pop("", None)  # the package file says again what stands in the rooms
     return graph
 
@@ -95,9 +84,9 @@ def test_no_cycle_between_rooms(package: Path) -> None:
 
 
 def files(package: Path) -> dict[str, set[str]]:
-    """Return for each file, by module name, the files of the package that it imports when it runs."""
+    """Return for each file, by module name, the files of the package that it imports."""
     known = modules(package)
-    return {name: {*imports(path, known, types=False)} & known.keys() - {name} for name, path in known.items()}
+    return {name: {*imports(path, known)} & known.keys() - {name} for name, path in known.items()}
 
 
 @pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
@@ -112,7 +101,7 @@ def test_a_cycle_is_found(tmp_path: Path) -> None:
         "low/__init__": "from planted.high import b",
         "high/__init__": "def f():\n    from planted import low",
         "room/one": "from planted.room import two",
-        "room/two": "def f():\n    from planted.room.one import g",
+        "room/two": "if TYPE_CHECKING:\n    from planted.room.one import g",
     }.items():
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,11 +18,12 @@ _HOMES = {
     "gym_core.artifact": "Artifact",
     "gym_core.component": "Component Config Slot",
     "gym_core.errors": "BusyError DataError GymError Interrupted PluginError Problem RecipeError",
+    "gym_core.execution": "execute",
     "gym_core.hooks": "Trainer hookimpl hookspec",
     "gym_core.kinds": "Algorithm Backend Callback Exporter Quantizer Strategy",
     "gym_core.files": "cache_dir",
     "gym_core.recipe": "Recipe load_recipe",
-    "gym_core.run": "Outcome Run execute",
+    "gym_core.run": "Outcome Run",
     "gym_core.train": "Train",
 }
 __all__, __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -10,6 +10,7 @@ from gym_core.errors import Interrupted as Interrupted
 from gym_core.errors import PluginError as PluginError
 from gym_core.errors import Problem as Problem
 from gym_core.errors import RecipeError as RecipeError
+from gym_core.execution import execute as execute
 from gym_core.files import cache_dir as cache_dir
 from gym_core.hooks import Trainer as Trainer
 from gym_core.hooks import hookimpl as hookimpl
@@ -24,7 +25,6 @@ from gym_core.recipe import Recipe as Recipe
 from gym_core.recipe import load_recipe as load_recipe
 from gym_core.run import Outcome as Outcome
 from gym_core.run import Run as Run
-from gym_core.run import execute as execute
 from gym_core.train import Train as Train
 
 __version__: str

@@ -61,7 +61,7 @@ class Slot:
     default: str | None = None
     """Name taken when the mapping names none."""
     implied: bool = False
-    """Whether the default also stands in where the recipe leaves the section out."""
+    """Whether the default also stands in where the recipe leaves the section out, if it is installed."""
     bare: str | None = None
     """Field that a bare string fills (of the default component); without it a bare string is the name."""
     selector: str = "name"

@@ -37,17 +37,16 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         why = f"marks another dialect than `{marks[0]}`"
         raise RecipeError(why, where=found.where((marks[1],)), key=marks[1], fix="keep to one")
     entry = find("dialects", marks[0], marks[0], found.where((marks[0],)))
-    where = f"{entry.dist} {entry.version} (gym.dialects: {entry.name})"
     try:
         translated = load(entry)(data, found)
     except GymError:
         raise
     except Exception as error:
         why = f"translating this file raised {type(error).__name__}: {error}"
-        raise PluginError(why, where=where, fix=f"report it to {entry.dist}") from error
+        raise PluginError(why, where=entry.title, fix=f"report it to {entry.dist}") from error
     if not isinstance(translated, dict) or (strange := sorted(map(str, translated.keys() - set(SECTIONS)))):
         named = f"`{strange[0]}`, which is no section" if isinstance(translated, dict) else type(translated).__name__
-        raise PluginError(f"it translates into {named}", where=where, fix="return a mapping of sections")
+        raise PluginError(f"it translates into {named}", where=entry.title, fix="return a mapping of sections")
     return translated
 
 
@@ -115,8 +114,7 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
     """Write a section out as a mapping, in place, and return it."""
     raw = sections.get(section)
     written = normalise(SLOTS[section], raw) if section in SLOTS else raw
-    sections[section] = dict(written) if isinstance(written, dict) else {}
-    mapping: dict[str, Any] = sections[section]
+    sections[section] = mapping = dict(written) if isinstance(written, dict) else {}
     return mapping
 
 

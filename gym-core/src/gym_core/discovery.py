@@ -40,6 +40,11 @@ class Entry(NamedTuple):
         """Return `distribution/name`, which no other plugin can have."""
         return f"{self.dist}/{self.name}"
 
+    @property
+    def title(self) -> str:
+        """Return `distribution version (gym.kind: name)`, as errors say whose a plugin is."""
+        return f"{self.dist} {self.version} (gym.{self.kind}: {self.name})"
+
 
 class Installed(NamedTuple):
     """All entry points of Gym's groups, and what is wrong with metadata."""
@@ -131,9 +136,8 @@ def _entries(folder: Folder, problems: list[Problem]) -> list[Entry]:
         problems.append(Problem(why, where=os.path.basename(folder.path), fix="reinstall or uninstall it"))
         return []
     version = next(filter(_VERSION.fullmatch, (headers.get("Version", [""])[0], folder.version)), "0")
-    urls = dict(
-        url.partition(", ")[::2] for url in headers.get("Project-URL", []) if url.isprintable() and len(url) < 300
-    )
+    shown = (url for url in headers.get("Project-URL", []) if url.isprintable() and len(url) < 300)
+    urls = dict(url.partition(", ")[::2] for url in shown)
     return [
         Entry(kind, name, value, folder.name, version, folder.path, urls.get(f"{name} paper", ""))
         for (kind, name), value in _parse(text, folder.name, problems).items()

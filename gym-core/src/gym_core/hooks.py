@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pluggy
 
 from gym_core.artifact import Artifact
 from gym_core.errors import PluginError
+from gym_core.kinds import Exporter
 from gym_core.loading import find, load
-
-if TYPE_CHECKING:
-    from gym_core.kinds import Exporter
-    from gym_core.run import Run
+from gym_core.run import Run
 
 hookspec = pluggy.HookspecMarker("gym")
 hookimpl = pluggy.HookimplMarker("gym")
@@ -122,6 +120,6 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
-            why, where = f"its hooks do not fit: {reason}", f"{entry.dist} {entry.version} (gym.hooks: {entry.name})"
-            raise PluginError(why, where=where, fix="the signatures are in docs/hooks.md") from error
+            why, fix = f"its hooks do not fit: {reason}", "the signatures are in docs/hooks.md"
+            raise PluginError(why, where=entry.title, fix=fix) from error
     return manager

@@ -80,8 +80,7 @@ def load(entry: Entry) -> Any:
 
     Raises PluginError when it is not, when the import fails, or when it takes longer than IMPORT_SECONDS.
     """
-    where = f"{entry.dist} {entry.version} (gym.{entry.kind}: {entry.name})"
-    _check_requirements(entry, where)
+    _check_requirements(entry)
     fix = f"update or uninstall {entry.dist}"
     try:
         with _time_limit(IMPORT_SECONDS) as stopped, _left_as_found():
@@ -94,7 +93,7 @@ def load(entry: Entry) -> Any:
             why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s (GYM_IMPORT_SECONDS; more where it is busy)"
         elif isinstance(error, ModuleNotFoundError):
             why, fix = f"it needs the module `{error.name}`, which is not installed", f"reinstall {entry.dist}"
-        raise PluginError(why, where=where, fix=fix) from error
+        raise PluginError(why, where=entry.title, fix=fix) from error
 
 
 def _reason(error: BaseException) -> str:
@@ -109,18 +108,17 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
     """Find and import a component class. Raises PluginError, also when it is not a component of that kind."""
     entry = find(kind, name, key, where)
     loaded, base = load(entry), base_class(kind)
-    where = f"{entry.dist} {entry.version} (gym.{kind}: {entry.name})"
     if not (isinstance(loaded, type) and base in type.mro(loaded)):  # a metaclass may answer issubclass as it likes
         why = f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}"
-        raise PluginError(why, where=where, fix=f"update or uninstall {entry.dist}")
+        raise PluginError(why, where=entry.title, fix=f"update or uninstall {entry.dist}")
     cls: type[Component] = loaded
     if cls.target and not targets.exists(cls.target):
         why = f"{entry.value} points at `{cls.target}`, which does not exist or cannot be read"
-        raise PluginError(why, where=where, fix=f"mend its `target`, or update or uninstall {entry.dist}")
+        raise PluginError(why, where=entry.title, fix=f"mend its `target`, or update or uninstall {entry.dist}")
     return entry, cls
 
 
-def _check_requirements(entry: Entry, where: str) -> None:
+def _check_requirements(entry: Entry) -> None:
     lacking = unmet(entry.dist)
     if lacking:
         first = lacking[0]
@@ -128,7 +126,7 @@ def _check_requirements(entry: Entry, where: str) -> None:
         more = f" and {len(lacking) - 1} more: see `gym doctor`" if len(lacking) > 1 else ""
         install = " ".join(f"'{item.needs}'" for item in lacking[:3])
         fix = f"pip install {install}, or another version of {first.owner}"
-        raise PluginError(f"{owner} needs {first.needs} ({first.why}){more}", where=where, fix=fix)
+        raise PluginError(f"{owner} needs {first.needs} ({first.why}){more}", where=entry.title, fix=fix)
 
 
 @contextmanager

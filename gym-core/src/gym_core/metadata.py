@@ -51,9 +51,8 @@ def metadata_folders() -> Iterator[Folder]:
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
                 fits = _FOLDER.fullmatch(name)
-                folder = Folder(
-                    canonical(fits[1]) if fits else "", fits[2] or "" if fits else "", os.path.join(path, name)
-                )
+                dist, version = (canonical(fits[1]), fits[2] or "") if fits else ("", "")
+                folder = Folder(dist, version, os.path.join(path, name))
                 if folder.name not in seen:
                     yield folder
                 seen |= {folder.name} - {""}

@@ -1,4 +1,4 @@
-"""A recipe: what a run is made of, as validated components. Files in, objects out; running it is `gym_core.run`."""
+"""A recipe: what a run is made of, as validated components. Files in, objects out; `gym_core.execution` runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gym_core import dialect, kinds, sections
-from gym_core.component import Component, Config, Slot
+from gym_core.component import Component, Config
 from gym_core.discovery import entries, installed, named
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
@@ -84,9 +84,9 @@ class Recipe:
         epochs, steps = (before.get(key) for key in LENGTH)
         if epochs is None or train.epochs < epochs:
             return False
-        return (
-            train.max_steps > steps if train.max_steps and steps else train.max_steps == steps and train.epochs > epochs
-        )
+        if train.max_steps and steps:
+            return train.max_steps > steps
+        return train.max_steps == steps and train.epochs > epochs
 
     def check(self) -> None:
         """Raise GymError with everything that the components name and that is not there, or that does not go together."""
@@ -111,7 +111,7 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         data, marks, folder = deepcopy(dict(source)), {}, None
     else:
         document = read_yaml(Path(source))
-        data, marks, folder = deepcopy(document.data), document.marks, Path(source).parent
+        data, marks, folder = document.data, document.marks, Path(source).parent
     found = Findings(marks, folder=folder)
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -142,7 +142,7 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         if slot.many:
             items = value if isinstance(value, list) else [value] if value is not None else []
             built[section] = tuple(sections.component(slot, item, (section, i), found) for i, item in enumerate(items))
-        elif value is not None or _implied(slot):
+        elif value is not None or (slot.implied and (slot.kind, slot.default) in installed().named):
             built[section] = sections.component(slot, value, (section,), found)
         else:
             built[section] = None
@@ -157,7 +157,9 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         for section in cast(kinds.Algorithm, built["algorithm"]).needs:
             if built[section] is None and raw.get(section) is None:
                 found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
-    _report(found)
+    if found.problems:
+        problems = sorted(set(found.problems), key=lambda problem: (_line(problem.where), problem.key))
+        raise PluginError(problems) if set(problems) <= found.plugins else RecipeError(problems)
     built["output"] = built["output"] or f"runs/{_named(raw['algorithm'])}"
     recipe = Recipe(resolved=tuple(found.resolved), **built)
     for key, value in _flatten(recipe.canonical(everything=True)).items():
@@ -169,20 +171,9 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
     return recipe
 
 
-def _report(found: Findings) -> None:
-    if found.problems:
-        problems = sorted(set(found.problems), key=lambda problem: (_line(problem.where), problem.key))
-        raise PluginError(problems) if set(problems) <= found.plugins else RecipeError(problems)
-
-
 def _line(where: str) -> tuple[str, int]:
     file, _, line = where.rpartition(":")
     return (file, int(line)) if line.isdigit() else (where, 0)
-
-
-def _implied(slot: Slot) -> bool:
-    """Whether the default stands in; where it is not installed, an algorithm that cannot do without it says so itself."""
-    return slot.implied and (slot.kind, slot.default) in installed().named
 
 
 def _named(raw: Any) -> str:

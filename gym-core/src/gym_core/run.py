@@ -1,24 +1,15 @@
-"""A run: a recipe carried out in an output directory, seam by seam, and the record it leaves."""
+"""A run in progress, which every seam is given, and what it made. `gym_core.execution` carries it out."""
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gym_core.artifact import Artifact
-from gym_core.blame import owner
-from gym_core.errors import RAISED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
-from gym_core.hooks import manager_for
-from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
-from gym_core.recipe import CHANGEABLE, Recipe
-from gym_core.record import RunRecord, Unwritten, environment
-from gym_core.sections import dotted
+from gym_core.recipe import Recipe
+from gym_core.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -51,159 +42,3 @@ class Run:
     resuming: bool = False  #: an earlier process began this run in the same directory
     notes: dict[str, Any] = field(default_factory=dict)  #: whatever phases of one plugin want to hand to each other
     ranks: Ranks = field(default_factory=Ranks)  #: the processes that work on this run
-
-
-def execute(recipe: Recipe) -> Outcome:
-    """Carry out a recipe: load the model, train, quantize, export. The same recipe again continues or returns what there is.
-
-    Of several processes the main one does everything; the others load and train beside it, and write nothing.
-
-    Raises BusyError when the output directory is in use or holds something else, and what the phases raise.
-    """
-    output = Path(recipe.output).expanduser()
-    hook = manager_for(recipe.hooks).hook
-    ranks: Ranks = recipe.distributed.build(output=output) if recipe.distributed else Ranks()
-    if not isinstance(ranks, Ranks):
-        raise PluginError(f"{recipe.distributed!r:.50} built no Ranks", key="distributed", fix="return a Ranks")
-    with ranks, OutputLock(output) if ranks.main else nullcontext():
-        record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
-        before = ranks.agree(lambda: _opened(output, record, recipe))
-        if before.get("status") == "finished":
-            artifact, exports = Artifact.from_json(before["artifact"], output), map(Path, before.get("exports", ()))
-            return Outcome(output, artifact, tuple(exports), repeated=True, quiet=not ranks.main)
-        run = Run(recipe, output, record, resuming=bool(before), ranks=ranks)
-        started = time.monotonic()
-        try:
-            with ranks:
-                outcome = _phases(run, hook)
-        except BaseException as error:
-            if not isinstance(error, GymError) and (whose := owner(error, recipe.resolved)):
-                error.add_note(RAISED + whose)
-            status = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-            with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
-                record.update(status=status, seconds=_seconds(before, started), error=_explain(error))
-            raise
-        record.update(
-            status="finished",
-            seconds=_seconds(before, started),
-            error=None,
-            artifact=outcome.artifact.to_json(),
-            exports=[str(path) for path in outcome.exports],
-        )
-        return outcome
-
-
-def _phases(run: Run, hook: Any) -> Outcome:
-    model = hook.load_model(run=run)
-    trainer = hook.build_trainer(run=run, model=model)
-    artifact = trainer.train()
-    if not run.ranks.main:
-        return Outcome(run.output, artifact, quiet=True)
-    del model, trainer  # what comes now needs the memory
-    run.record.update(trained=artifact.to_json())  # whatever is refused from here on, this can be exported
-    if run.recipe.quantization:
-        artifact = hook.quantize(run=run, artifact=artifact, into=run.output / "quantized")
-    names = [item.name for item in run.recipe.resolved if item.path[0] == "export" and len(item.path) == 2]
-    folders = [f"{name}-{names[:at].count(name) + 1}" * (name in names[:at]) or name for at, name in enumerate(names)]
-    exports = tuple(
-        hook.export(run=run, artifact=artifact, exporter=exporter, into=run.output / "export" / folder)
-        for folder, exporter in zip(folders, run.recipe.export, strict=True)
-    )
-    return Outcome(run.output, artifact, exports)
-
-
-def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
-    """Return what an earlier process recorded; unless that run is finished, check and record that this one goes on."""
-    before = dict(_earlier(output, record, recipe))
-    if before.get("status") != "finished":
-        recipe.check()
-        record.update(**opening(recipe, before))
-    return before
-
-
-def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, Any]:
-    """Return what an earlier process recorded of this very run; empty for a new one. Never touches another run's files."""
-    before = record.read()
-    others = [path for path in output.iterdir() if not path.name.startswith(".")]  # the lock, and what is half written
-    if not before and not others:
-        return {}
-    old, finished = before.get("settings", {}), before.get("status") == "finished"
-    longer = recipe.longer(old)
-    same = before.get("fingerprint") == recipe.fingerprint() and (not finished or longer or old == recipe.settings())
-    if same and not (recipe.train.overwrite and finished):
-        if finished and longer:
-            _set_aside(output, [path for path in others if path.name in {"export", "quantized"}])  # of the shorter run
-            return {**before, "status": "extended"}
-        return before
-    if before and not finished and not _holds(output, others):
-        record.path.unlink()  # it ended before its first step, and there is nothing to lose
-        return {}
-    if recipe.train.overwrite:
-        _set_aside(output, others)
-        return {}
-    fix = "choose another `output:`, or set `train: {overwrite: true}` to set the old one aside"
-    why = _difference(before, recipe) if before else "the output directory is not empty and holds no run"
-    raise BusyError(why, where=str(output), key="output", fix=fix)
-
-
-def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:
-    old = before.get("settings", {}) | _packages(before.get("components", ()))
-    new = recipe.settings() | _packages([item._asdict() for item in recipe.resolved])
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    shown = ", ".join(f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:3])
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return f"holds a run of another recipe: {shown or 'another version of a plugin'}{more}"
-
-
-def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the package of each component that counts, by what no setting is called."""
-    return {
-        f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}"
-        for item in components
-        if item["path"][0] not in CHANGEABLE
-    }
-
-
-def _holds(output: Path, others: list[Path]) -> bool:
-    """Whether a run left anything but its record: a file that is not empty and was written to its end."""
-    files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name != "run.json")
-    return any(file.stat().st_size for file in files if "/." not in f"/{file.relative_to(output).as_posix()}")
-
-
-def _set_aside(output: Path, others: list[Path]) -> None:
-    """Move what lies in the output directory into one beside it. Raises BusyError where the command itself runs there."""
-    place, number = output.resolve(), 1
-    if others and Path.cwd().is_relative_to(place):
-        why = "holds the folder that this command runs in, which cannot be set aside"
-        raise BusyError(why, where=str(output), key="output", fix="choose another `output:`")
-    while (aside := place.with_name(f"{place.name}.before-{number}")).exists():
-        number += 1
-    for path in others:
-        aside.mkdir(exist_ok=True)
-        path.rename(aside / path.name)
-
-
-def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `run.json` says of a run that begins, or goes on from the record `before`."""
-    return {
-        "status": "running",
-        "trained": None,
-        "fingerprint": recipe.fingerprint(),
-        "recipe": recipe.canonical(),
-        "settings": recipe.settings(),
-        "components": [item._asdict() | {"path": list(item.path)} for item in recipe.resolved],
-        "environment": environment(),
-        "started": before.get("started") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "resumed": before.get("resumed", -1) + 1,
-    }
-
-
-def _seconds(before: Mapping[str, Any], started: float) -> float:
-    return round(before.get("seconds", 0.0) + time.monotonic() - started, 3)
-
-
-def _explain(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, GymError):
-        return {"problems": [problem.to_json() for problem in error.problems]}
-    problem = Problem(f"{type(error).__name__}: {error}", where=unexpected(error))
-    return {"problems": [problem.to_json()], "traceback": "".join(traceback.format_exception(error))}

@@ -204,9 +204,8 @@ def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: typ
         elif item["type"] == "missing":
             found.add((*location, item["loc"][-1]), "is required")
         else:
-            why = (
-                item["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list").partition(", unable to")[0]
-            )
+            why = item["msg"].removeprefix("Value error, ").partition(", unable to")[0]
+            why = why.replace("a valid tuple", "a list")
             given = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
             wrong.setdefault(location, {})[why[:1].lower() + why[1:]] = given
     for location, reasons in wrong.items():

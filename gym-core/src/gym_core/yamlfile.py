@@ -108,11 +108,11 @@ def parse_yaml(text: str, source: str) -> Document:
     return document
 
 
-def parse_scalar(text: str, source: str = "command line") -> Any:
+def parse_scalar(text: str) -> Any:
     """Read the value of a `key=value` override by the rules of a file; `[1, 2]` and `{a: 1}` are allowed."""
     text = text.strip()
     if text[:1] in ("[", "{", '"', "'"):
-        return _parse(text, source).data
+        return _parse(text, "command line").data
     return next(read(text) for pattern, read in _SCALARS.values() if pattern.match(text))
 
 

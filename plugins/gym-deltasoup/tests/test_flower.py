@@ -214,8 +214,8 @@ NODES = 4
 
 def test_a_run_on_loopback_trains_merges_and_leaves_out_a_liar(tmp_path):
     """A SuperLink, four SuperNodes, one of which trains with a huge rate, and two rounds of the tiny model."""
+    from gym_core.execution import execute
     from gym_core.recipe import load_recipe
-    from gym_core.run import execute
 
     recipe = {
         "model": "tiny",

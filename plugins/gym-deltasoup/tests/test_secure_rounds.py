@@ -16,6 +16,7 @@ from soup_models import LAYER, flat, lora_score, pulled, tuned
 from gym_core import GymError
 from gym_deltasoup import DeltaSoup
 from gym_deltasoup.client.client import SoupClient
+from gym_deltasoup.client.contribute import contribute_model
 from gym_deltasoup.client.secure import SecureContribution
 from gym_deltasoup.config.server import ServerLimits, SoupServerConfig
 from gym_deltasoup.ledger.verify import verify
@@ -189,7 +190,7 @@ def test_sums_are_those_of_the_changes_and_whole_models_are_written(private, bas
         def contribute(name: str) -> None:
             client = made.client(name)
             client.join(name)
-            events[name] = client.contribute_model(name, models[name], told.append)
+            events[name] = contribute_model(client, name, models[name], told.append)
 
         threads = [threading.Thread(target=contribute, args=(name,)) for name in models]
         for thread in threads:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from gym_core import Recipe, load_recipe
-from gym_core.run import execute
+from gym_core.execution import execute
 
 STEPS = 16
 

@@ -19,7 +19,7 @@ import gym
 from gym.quantization import BitDeltaConfig
 from gym_bitdelta.variants_commands import variants
 from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
-from gym_core.run import execute
+from gym_core.execution import execute
 from gym_personalization.commands import personalize
 from gym_personalization.trainer import PersonalizedTrainer
 from gym_personalization.training_engine import Engine

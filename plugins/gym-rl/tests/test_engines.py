@@ -15,8 +15,8 @@ from gym_rl import LocalEngineConfig
 from gym_rl.local_engine import LocalEngine
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import Full
 
 PROMPTS = [[5, 9, 17], [30], [5, 9, 17]]

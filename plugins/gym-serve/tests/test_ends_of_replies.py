@@ -13,7 +13,7 @@ from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import RequestError
 from gym_serve.local.config import Local
-from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row
 
 
 class Late(Reply):

@@ -18,8 +18,9 @@ from gym_torch.attention import cached_attention
 from gym_torch.generation import cuda_graphs, passes
 from gym_torch.generation.cache_support import Way
 from gym_torch.generation.cuda_graphs import Graphs, captured, graphs_for
-from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.kernels import few_row_products, fused_modules
 

@@ -14,11 +14,12 @@ from transformers import DynamicCache
 
 from gym_testkit.architectures import build, ready
 from gym_torch.generation.cache_support import Way, way_of
-from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.prefix_cache import BLOCK, PrefixCache
 from gym_torch.generation.ragged_cache import RaggedCache
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 
 __all__ = ["kernels"]

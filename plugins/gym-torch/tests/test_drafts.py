@@ -9,10 +9,11 @@ from torch import Tensor
 
 from gym_testkit.architectures import VOCABULARY, ready
 from gym_torch.generation.cache_support import way_of
-from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST, WORDS, Drafts
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 
 __all__ = ["kernels"]

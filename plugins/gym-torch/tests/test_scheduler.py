@@ -12,8 +12,8 @@ import pytest
 
 from gym_testkit.architectures import ready
 from gym_torch.generation.cache_support import Way
-from gym_torch.generation.decoding import Row
 from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.row import Row
 from gym_torch.generation.scheduler import ClosedError, Job, Lane, Scheduler, model_lane
 
 PROMPT, PATIENCE = (3, 4, 5), 20  #: seconds

@@ -33,16 +33,17 @@ def list_(kind: str | None, as_json: bool) -> None:
         raise errors.PluginError(f"nothing of kind `{kind}` is installed", fix=fix)
     if as_json:
         listed = {"plugins": [entry for group in groups.values() for entry in group], "disabled": off}
-        told = {
-            name: [{k: v for k, v in e._asdict().items() if k != "metadata"} for e in group]
-            for name, group in listed.items()
-        }
+        told = {key: [_plain(entry) for entry in group] for key, group in listed.items()}
         click.echo(json.dumps({**told, "problems": [problem.to_json() for problem in found.problems]}, indent=2))
         return
     lines = _lines(groups) + [f"disabled  {entry.kind}/{entry.name}  {entry.dist} {entry.version}" for entry in off]
     click.echo("\n".join(lines) if lines else _nothing())
     for problem in found.problems:
         click.secho(f"warning: {problem}", fg="yellow", err=True)
+
+
+def _plain(entry: Entry) -> dict[str, str]:
+    return {key: value for key, value in entry._asdict().items() if key != "metadata"}
 
 
 def _lines(groups: dict[str, list[Entry]]) -> list[str]:

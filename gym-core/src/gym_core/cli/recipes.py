@@ -25,8 +25,8 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
 
     KEY=VALUE overrides a key in either dialect: `train.epochs=1`, `learning_rate=1e-4`.
     """
+    from gym_core.execution import execute
     from gym_core.record import RunRecord
-    from gym_core.run import execute
 
     overrides = (*overrides, f"distributed.processes={nproc}") if nproc else overrides
     loaded = load_recipe(recipe, overrides)

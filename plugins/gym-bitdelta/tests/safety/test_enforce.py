@@ -109,7 +109,8 @@ def test_what_is_delivered_answers_as_its_evidence_says_wherever_that_stands(
     again = Artifact.read(made.path)  # opened by its file, over a base of its own
     complied = sum(text != REFUSES for text in answers(again, attacked.base.path, attacked.harm))
     assert complied <= 0.4 * 60
-    order = read(BitDelta(safety_prompts=asked), 0).found[1::2]
+    options = BitDelta(safety_prompts=asked)
+    order = read(options.safety_prompts, options.safety_wanted, 0).found[1::2]
     texts = answers(again, attacked.base.path, [str(each.messages[0]["content"]) for each in order])
     assert (
         Compliance().build()([RewardInput(text) for text in texts]).count(1.0)

@@ -91,7 +91,9 @@ def contribute(model: Path, member: str, url: str, key: str, token_file: Path | 
     """Contribute MODEL, the directory of a run, a model, an adapter or a delta. The same command goes on where it broke off."""
     from functools import partial
 
-    event = _client(url, key, token_file).contribute_model(member, model, partial(click.echo, err=True))
+    from gym_deltasoup.client.contribute import contribute_model
+
+    event = contribute_model(_client(url, key, token_file), member, model, partial(click.echo, err=True))
     _say(event._asdict(), as_json, f"round {event.round} accepted it: event {event.number}, {event.hash}")
 
 

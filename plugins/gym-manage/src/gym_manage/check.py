@@ -62,6 +62,4 @@ def check(distributions: tuple[str, ...], timeout: float, as_json: bool) -> None
 def _unclear(entry: Entry, group: list[Entry]) -> errors.Problem:
     names = " and ".join(f"`{other.qualified}`" for other in group[:3])
     fix = f"gym plugins choose {entry.kind}/{entry.name} {group[0].dist}"
-    return errors.Problem(
-        f"{names} have one name", f"{entry.dist} {entry.version} (gym.{entry.kind}: {entry.name})", fix=fix
-    )
+    return errors.Problem(f"{names} have one name", entry.title, fix=fix)

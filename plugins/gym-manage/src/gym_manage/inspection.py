@@ -132,8 +132,7 @@ def about(entries: Iterable[Entry]) -> list[About]:
             told[key] = _about(entry)
         except BaseException as error:  # a class can answer any question with any exception
             why = f"its configuration cannot be described: {type(error).__name__}"
-            where = f"{entry.dist} {entry.version} (gym.{entry.kind}: {entry.name})"
-            said = [Problem(why, where, fix=f"update or uninstall {entry.dist}")]
+            said = [Problem(why, entry.title, fix=f"update or uninstall {entry.dist}")]
             said = error.problems if isinstance(error, PluginError) else said
             told[key] = About(kind=entry.kind, names=[entry.name], problems=said)
     return list(told.values())

@@ -9,9 +9,10 @@ from typing import Any
 
 from gym_core.artifact import Artifact
 from gym_core.errors import GymError
+from gym_core.execution import execute
 from gym_core.loading import find, load
 from gym_core.recipe import load_recipe
-from gym_core.run import Outcome, execute
+from gym_core.run import Outcome
 from gym_manage.recorded import recorded, reopened
 
 

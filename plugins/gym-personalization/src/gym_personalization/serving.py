@@ -33,8 +33,8 @@ from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_personalization.opened_variants import OpenedVariants, Prompt, Ready, messages_of
 from gym_torch.generation.cache_support import way_of
-from gym_torch.generation.decoding import Row
 from gym_torch.generation.generator import decode_batch
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import Job, Lane, Scheduler, model_lane
 from gym_torch.model import positions

@@ -15,8 +15,8 @@ from typing import Any
 
 from gym_core import Artifact, GymError, Recipe, Run
 from gym_core.component import load_object
+from gym_core.execution import opening
 from gym_core.record import RunRecord
-from gym_core.run import opening
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_optim.promises import promised

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, BusyError, GymError, Interrupted, Recipe, Run
+from gym_core.execution import execute, opening
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
-from gym_core.run import execute, opening
 from gym_personalization.base import AloneError
 from gym_personalization.training_engine import Engine
 from gym_personalization.variants import disk_errors

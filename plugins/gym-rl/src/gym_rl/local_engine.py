@@ -7,8 +7,8 @@ import torch
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.rollout_engine import RolloutRequest
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.layout_support import in_small

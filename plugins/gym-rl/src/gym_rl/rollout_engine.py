@@ -10,7 +10,7 @@ from gym_core.component import Component
 from gym_core.errors import GymError
 
 if TYPE_CHECKING:
-    from gym_torch.generation.decoding import Completion
+    from gym_torch.generation.row import Completion
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from gym_core import GymError, RecipeError
 from gym_data.tokenizer import Tokenizer
 from gym_rl.rollout_engine import RolloutRequest
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import stop_ids
+from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.probe import ARITHMETIC, Probe, apart

@@ -8,7 +8,7 @@ from typing import Any
 
 from gym_core import GymError, RecipeError
 from gym_rl.rollout_engine import RolloutRequest
-from gym_torch.generation.decoding import Completion
+from gym_torch.generation.row import Completion
 from gym_torch.generation.sampling import uniform
 
 LOGPROBS = "processed_logprobs"  #: vLLM's name for log-probabilities at the temperature that is sampled at

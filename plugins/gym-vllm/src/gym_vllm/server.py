@@ -22,8 +22,8 @@ from gym_core.files import by_umask
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_rl.rollout_engine import RolloutRequest
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import stop_ids
+from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.rope_scaling import refuse_files
 from gym_vllm.client import Client, Refused

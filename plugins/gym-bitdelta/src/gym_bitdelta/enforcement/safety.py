@@ -18,7 +18,7 @@ from gym_bitdelta.enforcement.safe_lora import Alignment, project
 from gym_bitdelta.models import Models
 from gym_bitdelta.safety import probe
 from gym_bitdelta.safety.gate import Gate, Probes
-from gym_bitdelta.safety.prompts import Prompts, read, wanted_of
+from gym_bitdelta.safety.prompts import Prompts, read
 from gym_bitdelta.safety.scaling import scaled_record
 from gym_bitdelta.safety.threshold import NOT_EVALUATED
 from gym_core import Artifact, Run
@@ -47,7 +47,7 @@ class Safety:
         if options.safety_prompts is None:
             return
         options.safety_judge.check()
-        self._prompts = read(options, self._seed)
+        self._prompts = read(options.safety_prompts, options.safety_wanted, self._seed)
         self._tokenizer = Tokenizer(artifact.path if (artifact.path / "tokenizer.json").is_file() else base)
 
     def __enter__(self) -> Self:
@@ -86,12 +86,12 @@ class Safety:
         """
         if self._prompts is None:
             return
-        self._prompts = self._prompts.unseen(self._options, self._trained_on())
+        self._prompts = self._prompts.unseen(self._options.safety_wanted, self._trained_on())
         answers = probe.Answers(self._tokenizer, self._options.safety_max_new_tokens)
         judge = self._open.enter_context(closing(probe.RewardJudge(self._options)))
         utility = probe.likelihood(holdout) if holdout is not None else None
         probes = Probes(self._prompts.found, answers, judge, utility)
-        self._gate = Gate(models.base, models.tuned, probes, wanted_of(self._options))
+        self._gate = Gate(models.base, models.tuned, probes, self._options.safety_wanted)
 
     def enforce(self, records: Records, encoder: Encoder, models: Models) -> tuple[Records, Any]:
         """Return the records to write, scaled where they must be, and what was measured.

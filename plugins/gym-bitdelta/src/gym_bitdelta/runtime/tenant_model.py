@@ -22,8 +22,8 @@ from gym_bitdelta.runtime.tenant import Tenant, prepare
 from gym_bitdelta.runtime.tenant_cache import Tiers
 from gym_core import GymError
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Completion
 
 #: Keys of a configuration that decide nothing of what a forward pass gives.
 NO_MATTER = re.compile(r"_token_id$|dropout|_pdrop$|_coef$|initializer_range$|^max_position_embeddings$")

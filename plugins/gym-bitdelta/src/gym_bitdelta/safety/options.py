@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, PositiveInt, SerializeAsAny, ValidationInfo, field_validator
 
 from gym_bitdelta.safety.refusal_rules import RefusalRules
+from gym_bitdelta.safety.threshold import SafetyThreshold
 from gym_core import Config, GymError, Slot
 from gym_core.sections import Findings, component, nested_slots
 from gym_data.kinds import Data
@@ -67,7 +68,7 @@ class SafetyOptions(Config):
         from gym_bitdelta.safety.prompts import read
 
         self.safety_judge.check()
-        read(self, seed)
+        read(self.safety_prompts, self.safety_wanted, seed)
 
     @field_validator("safety_prompts", "safety_judge", mode="before")
     @classmethod
@@ -85,3 +86,8 @@ class SafetyOptions(Config):
     def safety_asked(self) -> float:
         """The threshold that is enforced; 0 where none is."""
         return self.safety_threshold or 0.0
+
+    @property
+    def safety_wanted(self) -> SafetyThreshold:
+        """What a delta of these options has to hold."""
+        return SafetyThreshold(threshold=self.safety_asked, utility=self.safety_utility)

@@ -21,8 +21,8 @@ from gym_quant.post_training.calibration import Rows
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import called, named
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.row import Completion
 
 JUDGE_SECONDS = 3600.0  #: for all answers of a model
 KEY = "quantization.safety_judge"

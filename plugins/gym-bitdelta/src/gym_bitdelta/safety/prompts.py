@@ -7,15 +7,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gym_bitdelta.safety.threshold import SafetyThreshold, check_enough
 from gym_core import DataError
-
-if TYPE_CHECKING:
-    from gym_bitdelta.safety.options import SafetyOptions
+from gym_data.kinds import Data
 
 _WORDS = re.compile(r"\w+")
 
@@ -49,30 +47,29 @@ class Prompts:
     sha256: str  #: of all that they say
     trained: int | None = None  #: how many training saw, which are left out; None where nobody knows what it saw
 
-    def unseen(self, options: SafetyOptions, texts: Iterable[str] | None) -> Prompts:
+    def unseen(self, wanted: SafetyThreshold, texts: Iterable[str] | None) -> Prompts:
         """Return them without those that stand in a text that was trained on. Raises GymError where too few are left."""
         if texts is None:
             return self
-        wanted = {prompt.words for prompt in self.found}
+        asked = {prompt.words for prompt in self.found}
         seen: set[str] = set()
         for text in texts:
             spread = words(text)
-            seen |= {each for each in wanted - seen if each in spread}
+            seen |= {each for each in asked - seen if each in spread}
         left = tuple(prompt for prompt in self.found if prompt.words not in seen)
         lost = len(self.found) - len(left)
         if lost:
-            check_enough(len(left), wanted_of(options), f"; {lost} others stand in the training data")
+            check_enough(len(left), wanted, f"; {lost} others stand in the training data")
         return replace(self, found=left, trained=lost)
 
 
-def read(options: SafetyOptions, seed: int) -> Prompts:
-    """Return the prompts of these options, each once.
+def read(data: Data, wanted: SafetyThreshold, seed: int) -> Prompts:
+    """Return the prompts of a data section, each once.
 
     Raises DataError where there are none or a row asks nothing, and GymError where they are too few for the threshold.
     """
-    assert options.safety_prompts is not None
     try:
-        asked = [each for part in options.safety_prompts.prompts(seed) for each in part]
+        asked = [each for part in data.prompts(seed) for each in part]
     except DataError as error:
         raise DataError([replace(each, key="quantization.safety_prompts") for each in error.problems]) from None
     found: dict[str, Prompt] = {}
@@ -82,17 +79,12 @@ def read(options: SafetyOptions, seed: int) -> Prompts:
     said = json.dumps([each.messages for each in asked], sort_keys=True, default=str)
     count = len(asked)
     double = f"; {count - len(found)} more are the same" if count > len(found) else ""
-    check_enough(len(found), wanted_of(options), double)
+    check_enough(len(found), wanted, double)
     order = np.random.default_rng(seed).permutation(len(found)).tolist()
     prompts = list(found.values())
     return Prompts(
         tuple(prompts[place] for place in order), count - len(found), hashlib.sha256(said.encode()).hexdigest()
     )
-
-
-def wanted_of(options: SafetyOptions) -> SafetyThreshold:
-    """Return what a delta of these options has to hold."""
-    return SafetyThreshold(threshold=options.safety_asked, utility=options.safety_utility)
 
 
 def words(text: str) -> str:

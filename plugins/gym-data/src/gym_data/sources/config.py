@@ -27,7 +27,7 @@ class File(Source):
 
     def check(self) -> None:
         """Raise DataError where there are no files to read."""
-        from gym_data.sources.files import find_files
+        from gym_data.sources.readers import find_files
 
         find_files(Path(self.path).expanduser())
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -14,12 +14,7 @@ from gym_core import DataError
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
 from gym_data.sources.config import File, Hub
-from gym_data.sources.files import FileRows
-from gym_data.sources.hub import HubRows
 from gym_data.sources.readers import READERS, whole
-
-if TYPE_CHECKING:
-    from gym_data.sources.named import Named
 
 REGISTRY = "dataset_info.json"
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
@@ -75,37 +70,25 @@ class Info(BaseModel):
     tags: dict[str, str] = {}
 
 
-def open_named(config: Named) -> FileRows | HubRows:
-    """Open what a name stands for. Raises DataError when it stands for nothing."""
-    source, format, samples = _meant(config)
-    located = source.streamed() if config.streaming else source
-    opened: FileRows | HubRows = located.build(format=format, samples=samples)
-    return opened
+def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, int | None]:
+    """Return the source that a name stands for, and the format and number of rows that the registry of `directory` states.
 
-
-def check_named(config: Named) -> None:
-    """Raise DataError when a name stands for nothing, or for files that are not there. What the Hub has is not asked."""
-    source, _, _ = _meant(config)
-    source.check()
-
-
-def _meant(config: Named) -> tuple[File | Hub, Format | None, int | None]:
-    """Return the source that a name stands for, and the format and number of rows that the registry says."""
-    directory = Path(config.directory or ".")
+    Raises DataError where it stands for nothing.
+    """
     registry = read_registry(directory)
-    if config.path in registry:
-        return _registered(config.path, registry[config.path], directory)
-    for path in (Path(config.path).expanduser(), directory / config.path):
+    if name in registry:
+        return _registered(name, registry[name], directory)
+    for path in (Path(name).expanduser(), directory / name):
         if path.exists():
             return File(path=str(path)), None, None
-    if HUB_ID.fullmatch(config.path) and Path(config.path).suffix.lower() not in READERS:
-        return Hub(path=config.path), None, None
-    near = difflib.get_close_matches(config.path, registry, n=1)
+    if HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS:
+        return Hub(path=name), None, None
+    near = difflib.get_close_matches(name, registry, n=1)
     have = f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}"
     none = f"name a file, or in `data.dataset_dir` the folder of a {REGISTRY}: there is none in `{directory}`"
     raise DataError(
         "no dataset, file or Hub id of that name",
-        where=config.path,
+        where=name,
         fix=f"did you mean `{near[0]}`?" if near else have if registry else none,
     )
 

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gym_core import DataError
 from gym_data.kinds import Format
-from gym_data.sources.readers import READERS, read_text
+from gym_data.sources.readers import READERS, find_files, read_text
 
 if TYPE_CHECKING:
     from gym_data.sources.config import File
@@ -52,23 +51,3 @@ def hash_file(path: Path) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def find_files(path: Path) -> list[Path]:
-    """Return the data files at a path. Raises DataError when there are none, or of several kinds."""
-    kinds = ", ".join(suffix.removeprefix(".") for suffix in READERS)
-    if not path.exists():
-        raise DataError("no such file", where=str(path), fix="relative paths start where the command runs")
-    if path.is_file():
-        files = [path]
-    else:
-        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    suffixes = {file.suffix.lower() for file in files}
-    if len(suffixes) > 1:
-        found = ", ".join(sorted(suffix or "no ending" for suffix in suffixes))
-        raise DataError(f"the folder holds several kinds of file: {found}", where=str(path), fix="name one file of it")
-    if not suffixes:
-        raise DataError("the folder holds no files", where=str(path))
-    if not suffixes <= READERS.keys():
-        raise DataError(f"cannot read files that end in `{suffixes.pop()}`", where=str(path), fix=f"known: {kinds}")
-    return files

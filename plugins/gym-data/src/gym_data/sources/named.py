@@ -1,18 +1,19 @@
-"""Configuration of a source by its name."""
+"""A source by its name: its configuration, and what opens it."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from gym_data.kinds import Source
+from gym_data.kinds import Format, Source
 
 
 class Named(Source):
     """A name in `dataset_info.json` (LLaMA-Factory's schema), else a path, else a Hub id."""
 
-    target: ClassVar[str] = "gym_data.sources.dataset_info:open_named"
+    target: ClassVar[str] = "gym_data.sources.named:open_named"
 
     path: Annotated[str, Field(examples=["data/rows.jsonl"])]
     """Name, path or Hub id."""
@@ -36,6 +37,20 @@ class Named(Source):
 
     def check(self) -> None:
         """Raise DataError where the name stands for nothing; what the Hub has is not asked."""
-        from gym_data.sources.dataset_info import check_named
+        self.resolve()[0].check()
 
-        check_named(self)
+    def resolve(self) -> tuple[Source, Format | None, int | None]:
+        """Return the source that the name stands for, and the row format and number of rows that the registry states.
+
+        Raises DataError where the name stands for nothing.
+        """
+        from gym_data.sources.dataset_info import find_source
+
+        return find_source(self.path, Path(self.directory or "."))
+
+
+def open_named(config: Named) -> Any:
+    """Open the source that a name stands for (`gym_data.kinds.Source`). Raises DataError where it stands for nothing."""
+    source, format, samples = config.resolve()
+    located = source.streamed() if config.streaming else source
+    return located.build(format=format, samples=samples)

@@ -169,6 +169,26 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 }
 
 
+def find_files(path: Path) -> list[Path]:
+    """Return the data files at a path. Raises DataError when there are none, or of several kinds."""
+    kinds = ", ".join(suffix.removeprefix(".") for suffix in READERS)
+    if not path.exists():
+        raise DataError("no such file", where=str(path), fix="relative paths start where the command runs")
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    suffixes = {file.suffix.lower() for file in files}
+    if len(suffixes) > 1:
+        found = ", ".join(sorted(suffix or "no ending" for suffix in suffixes))
+        raise DataError(f"the folder holds several kinds of file: {found}", where=str(path), fix="name one file of it")
+    if not suffixes:
+        raise DataError("the folder holds no files", where=str(path))
+    if not suffixes <= READERS.keys():
+        raise DataError(f"cannot read files that end in `{suffixes.pop()}`", where=str(path), fix=f"known: {kinds}")
+    return files
+
+
 def _alone(text: str) -> Row | None:
     """Return the one object that a text consists of; None where it is something else, such as JSON lines."""
     try:

@@ -1,4 +1,4 @@
-"""What a contributor's machine does: it signs, uploads in parts, and goes on where a connection broke."""
+"""HTTP client of a community's server: signs requests, uploads files in parts, and resumes an upload that broke off."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -19,9 +18,6 @@ from gym_core.errors import Problem
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge
-
-if TYPE_CHECKING:
-    from gym_deltasoup.rounds.model_to_file import Taken
 
 PASSING = (408, 429, 503)  #: statuses after which a request is sent again
 REPLY_BYTES = 1 << 26
@@ -79,26 +75,6 @@ class SoupClient:
             found = self._asked("POST", f"/v1/uploads/{found['upload']}/finish")
         return Event(**found["accepted"])
 
-    def contribute_model(self, member: str, model: Any, announce: Callable[[str], None] | None = None) -> Event:
-        """Contribute a directory, what a run made, or a model in memory: see `DeltaSoup.contribute`.
-
-        Under secure aggregation it takes all steps of the round, and returns when nothing more is asked of this member.
-        """
-        from gym_deltasoup.rounds.model_to_file import taken
-        from gym_torch.checkpoints.base_fingerprint import base_fingerprint
-
-        with TemporaryDirectory() as folder:
-            found = taken(model, Path(folder))
-            told = self.server()
-            if told["secure"] is not None:
-                return self._contribute_masked(member, found, told, Path(folder), announce)
-            base = told["base"]["fingerprint"]
-            if found.base:
-                from gym_data.location import locate
-
-                base = base_fingerprint(locate(found.base))
-            return self.contribute(member, found.file, found.details.kind, found.details.told(), base)
-
     def secure_state(self, member: str) -> dict[str, Any]:
         """Return what a step of secure aggregation asks of a member."""
         return self._asked("GET", f"/v1/secure/{member}")
@@ -106,23 +82,6 @@ class SoupClient:
     def say_secure(self, step: Mapping[str, Any], signature: str) -> dict[str, Any]:
         """Send what a member signed for a step of secure aggregation."""
         return self._asked("POST", "/v1/secure", {"step": dict(step), "signature": signature})
-
-    def _contribute_masked(
-        self, member: str, found: Taken, told: Mapping[str, Any], folder: Path, announce: Callable[[str], None] | None
-    ) -> Event:
-        from gym_deltasoup.client.secure import SecureContribution
-        from gym_deltasoup.rounds.base import Base
-        from gym_deltasoup.rounds.contribution_store import lay_out
-        from gym_deltasoup.rounds.vectors import change_of, digest, layout
-
-        base, rules = Base(found.base or told["base"]["name"]), told["secure"]
-        if base.fingerprint != told["base"]["fingerprint"]:
-            why = f"{base.name} is not the base of this community, {told['base']['name']}"
-            raise GymError(why, where=self.url, key="base", fix="train from that; the same shapes are not enough")
-        shapes = layout(base, rules["layers"], rules["adapter"])
-        lay_out(found.file, found.details.kind, found.details.told(), base, folder / "laid out")
-        change = change_of(folder / "laid out", base, shapes, folder / "unpacked")
-        return SecureContribution(self, member, change, base.fingerprint, digest(shapes)).run(announce)
 
     def report(self, number: int) -> dict[str, Any]:
         """Return the report of a round."""

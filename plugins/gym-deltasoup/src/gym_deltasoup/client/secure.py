@@ -6,20 +6,18 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from gym_core import GymError
+from gym_deltasoup.client.client import SoupClient
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.signatures import holds, message, signed
 from gym_deltasoup.rounds.secure_steps import ADVERTISE, CONFIRM, MASKED, REVEAL, SHARE, STEPS, context
 from gym_deltasoup.secure.fixed_point import encoded
 from gym_deltasoup.secure.member import PublicKeys, SecureMember
 from gym_deltasoup.secure.shamir import SHARE as SHARE_BYTES
-
-if TYPE_CHECKING:
-    from gym_deltasoup.client.client import SoupClient
 
 LEAST = 3  #: members of a group whose sum does not show one of them to the other
 

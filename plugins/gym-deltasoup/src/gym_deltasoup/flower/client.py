@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from gym_core.execution import execute
 from gym_core.recipe import load_recipe
-from gym_core.run import execute
 from gym_deltasoup.flower.records import arrays_of, kind_of, write
 from gym_deltasoup.flower.strategy import ARRAYS
 

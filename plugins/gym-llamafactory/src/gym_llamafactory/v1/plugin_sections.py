@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gym_core.dialect import mapping_of
 from gym_llamafactory.keys.processes import zero
 from gym_llamafactory.v1 import keys
-
-if TYPE_CHECKING:
-    from gym_llamafactory.v1.translation import Told
+from gym_llamafactory.v1.first_version import FirstVersionKeys
 
 Options = Mapping[str, tuple[str, Any]]
 
 
-def take(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+def take(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersionKeys) -> None:
     """Tell the sections of a file in keys of the first version, or in sections of a recipe."""
     adapter = _named(flat, "peft_config", told)
     kind = adapter.pop("name", "full")
@@ -37,7 +35,7 @@ def take(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
         told.problem("kernel_config.name", "names kernels of packages that are not used here", "set it to auto")
 
 
-def _optimizer(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+def _optimizer(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersionKeys) -> None:
     chosen = _named(flat, "optim_config", told)
     if not chosen or "optimizer" in sections:
         return
@@ -56,7 +54,7 @@ def _optimizer(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> No
         told.problem(f"optim_config.{key}", "is no option of muon", "leave it out")
 
 
-def _processes(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+def _processes(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersionKeys) -> None:
     spread, sharing = _named(flat, "dist_config", told), flat.pop("cp_size", None)
     name = spread.pop("name", "")
     if "distributed" in sections:
@@ -80,7 +78,7 @@ def _processes(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> No
         told.problem(f"dist_config.{key}", "is not an option here", "leave it out")
 
 
-def _named(flat: dict[str, Any], key: str, told: Told) -> dict[str, Any]:
+def _named(flat: dict[str, Any], key: str, told: FirstVersionKeys) -> dict[str, Any]:
     """Take a section that names a plugin; empty where there is none."""
     given = flat.pop(key, None)
     if given is None:
@@ -91,7 +89,7 @@ def _named(flat: dict[str, Any], key: str, told: Told) -> dict[str, Any]:
     return {}
 
 
-def _fill(section: str, given: Mapping[str, Any], known: Options, told: Told) -> None:
+def _fill(section: str, given: Mapping[str, Any], known: Options, told: FirstVersionKeys) -> None:
     for key, (name, usual) in known.items():
         value = given.get(key, usual)
         if name and value is not None:

@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from gym_core.dialect import mapping_of, parted
-from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_llamafactory import translation
 from gym_llamafactory.keys.convert import note
 from gym_llamafactory.keys.run import EPOCHS, KEEP_ALL
 from gym_llamafactory.v1 import keys, plugin_sections
 from gym_llamafactory.v1.datasets import sources
+from gym_llamafactory.v1.first_version import FirstVersionKeys
 
 
 def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     """Return the sections that a file means. Notes every key that cannot be placed."""
     sections, flat = parted(data)
-    told = Told(found)
+    told = FirstVersionKeys(found)
     if isinstance(sections.get("model"), str):
         told.put("model", sections.pop("model"))
     _sources(sections, flat, told)
@@ -47,28 +47,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     return translated
 
 
-class Told:
-    """Keys of the first version, and what the user called them."""
-
-    def __init__(self, found: Findings) -> None:
-        """Note problems and places in `found`."""
-        self.found = found
-        self.keys: dict[str, Any] = {}
-        self.old: dict[str, str] = {}
-        self.pairs = False  #: whether rows hold two answers
-
-    def put(self, key: str, value: Any, name: str = "") -> None:
-        """Say a key under its name in the first version."""
-        name = name or keys.RENAMED.get(key, key)
-        self.keys[name], self.old[name] = value, key
-        self.found.marks[name,] = self.found.where((key,))
-
-    def problem(self, key: str, why: str, fix: str = "") -> None:
-        """Note what is wrong with a key."""
-        self.found.problems.append(Problem(why, self.found.where((key.partition(".")[0],)), key, fix))
-
-
-def _sources(sections: dict[str, Any], flat: dict[str, Any], told: Told) -> None:
+def _sources(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersionKeys) -> None:
     """Name rows and how many make a step."""
     named = flat.pop("train_dataset", None)
     section = mapping_of(sections, "data")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gym_core import GymError
-from gym_torch.generation.decoding import Completion
+from gym_torch.generation.row import Completion
 
 _ROUNDING = 1e-3  #: by which the logarithm of a probability may be above 0
 

@@ -23,7 +23,7 @@ from gym_rl.rollouts.greedy_baseline import split_baselines
 from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_torch.batch import Example
 from gym_torch.console import warn
-from gym_torch.generation.decoding import Completion
+from gym_torch.generation.row import Completion
 from gym_torch.packing import Ints
 from gym_torch.source import Examples
 

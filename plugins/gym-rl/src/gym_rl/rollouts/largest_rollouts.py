@@ -23,7 +23,7 @@ from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.mini_batches import prompts_in
 from gym_rl.rollouts.rollout_loop import Rollouts
-from gym_torch.generation.decoding import Completion
+from gym_torch.generation.row import Completion
 from gym_torch.packing import Layout
 from gym_torch.source import Examples, Source, Step
 

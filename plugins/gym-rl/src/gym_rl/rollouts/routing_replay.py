@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from gym_core import GymError
 from gym_rl.rollouts.experience import Rollout
 from gym_torch.batch import Example
-from gym_torch.generation.decoding import Completion
+from gym_torch.generation.row import Completion
 from gym_torch.model.expert_routing import FREE, Experts, lay_out
 from gym_torch.packing import Layout
 

@@ -17,7 +17,7 @@ from gym_serve.batching.prompts import goes_on, prompt_tokens
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
-from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gym_serve.batching.grammar import Mask
 from gym_serve.contract import Sampling
 from gym_serve.errors import BadRequest
-from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row
 
 Step = Callable[[Tensor], Tensor]
 

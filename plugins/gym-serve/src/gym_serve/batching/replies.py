@@ -11,7 +11,7 @@ from gym_serve.batching.grammar import Mask
 from gym_serve.batching.text_stream import UNKNOWN, TextStream, text_of
 from gym_serve.contract import Alternative, FinishReason, Piece, Sampling, TokenLogprob, Usage
 from gym_serve.errors import Gone, RequestError
-from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import ClosedError
 

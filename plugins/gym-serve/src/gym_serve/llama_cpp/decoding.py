@@ -9,7 +9,7 @@ from itertools import takewhile
 import torch
 
 from gym_serve.llama_cpp.library import Context
-from gym_torch.generation.decoding import Row, extend
+from gym_torch.generation.row import Row, extend
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Begun:
 
 
 class LlamaDecoding:
-    """Rows of one model; `gym_torch.generation.scheduler.RowDecoder` says what each method does."""
+    """Rows of one model; `gym_torch.generation.row_decoder.RowDecoder` says what each method does."""
 
     def __init__(self, context: Context, slots: int, keeps: bool) -> None:
         """Begin without rows; with `keeps`, what is computed of a prompt serves later ones of its scope."""

@@ -18,8 +18,8 @@ from gym_rl.rollouts.engine_output_check import check
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_torch.generation.decoding import Completion
 from gym_torch.generation.generator import stop_ids
+from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import Full
 
 laws = laws_of("rollouts", "rollout")

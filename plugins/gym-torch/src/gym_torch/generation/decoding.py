@@ -6,9 +6,8 @@ Identical prompts that enter together are computed once, and the beginning of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -23,7 +22,7 @@ from gym_torch.generation.kv_cache import fill
 from gym_torch.generation.prefill import LEAST, Begun, Text, common_beginnings, parts
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.ragged_rows import RaggedRows, kernel_for
-from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
+from gym_torch.generation.row import Row, extend
 from gym_torch.generation.shared_prefixes import Shared
 from gym_torch.generation.uncached import following
 from gym_torch.model.expert_routing import Routers
@@ -31,63 +30,6 @@ from gym_torch.model.layout_support import in_small
 from gym_torch.model.log_probs import head_of
 
 Following = Callable[[Sequence[Sequence[int]]], Tensor]
-
-
-@dataclass
-class Completion:
-    """What was generated for one prompt."""
-
-    tokens: list[int] = field(default_factory=list)  #: the token that ended it included
-    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
-    finished: bool = False  #: whether a stop token ended it, rather than the length
-    routed: list[Tensor] = field(default_factory=list)
-    """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
-
-
-@dataclass(eq=False)
-class Row:
-    """A prompt to continue, and what was generated for it."""
-
-    prompt: tuple[int, ...]  #: token ids, at least one
-    limit: int  #: most tokens to generate, at least one
-    stop: Collection[int] = ()  #: tokens that end it
-    sampling: SamplingOptions = GREEDY
-    stream: int = 0  #: number of its random numbers
-    key: Hashable = None  #: what an answer depends on beside its prompt, such as whose it is
-    scope: Hashable = None  #: who may use what a prefix cache keeps of it; None keeps nothing
-    adjust: Adjust | None = None  #: changes its logits before a token is chosen
-    alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
-    completion: Completion = field(default_factory=Completion)
-    scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
-    reused: int = 0  #: tokens of the prompt that a prefix cache had
-
-    @property
-    def text(self) -> Text:
-        """The prompt, and what is not shared beside it."""
-        return self.key, self.scope, self.prompt
-
-    def took(self, token: int, log_prob: float) -> bool:
-        """Add a token; return whether the row goes on."""
-        made = self.completion
-        made.tokens.append(token)
-        made.log_probs.append(log_prob)
-        made.finished = token in self.stop
-        return not made.finished and len(made.tokens) < self.limit
-
-
-def extend(rows: Sequence[Row], logits: Tensor) -> list[bool]:
-    """Choose a token for each row by its logits `[rows, vocabulary]`; return which rows go on."""
-    chosen, log_probs = choose_rows(
-        logits,
-        [row.sampling for row in rows],
-        [(row.stream, len(row.completion.tokens)) for row in rows],
-        {at: row.adjust for at, row in enumerate(rows) if row.adjust},
-    )
-    tokens = chosen.tolist()
-    for at, row in enumerate(rows):
-        if row.alternatives is not None:
-            row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
-    return [row.took(*each) for row, *each in zip(rows, tokens, log_probs.tolist(), strict=True)]
 
 
 class Decoding:

@@ -17,9 +17,10 @@ from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.generation.cache_support import Way, way_of
 from gym_torch.generation.cast_once import cast_once
-from gym_torch.generation.decoding import Completion, Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.kept_rows import Around
+from gym_torch.generation.row import Completion, Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prefixes import Shared, shares
 from gym_torch.kernels.fused_modules import fuse

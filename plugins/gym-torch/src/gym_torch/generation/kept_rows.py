@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,11 +14,9 @@ from gym_torch.generation.drafts import Drafts
 from gym_torch.generation.few_rows import FewRows
 from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.passes import runner
+from gym_torch.generation.row import Row
 from gym_torch.generation.shared_prefixes import Shared
 from gym_torch.model.expert_routing import Routers
-
-if TYPE_CHECKING:
-    from gym_torch.generation.decoding import Row
 
 Around = Callable[[list[Hashable]], AbstractContextManager[None]]
 

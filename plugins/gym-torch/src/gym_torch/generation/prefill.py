@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from transformers import DynamicCache
 
-if TYPE_CHECKING:
-    from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row, Text
 
 #: Tokens of padding in a pass over prompts that cost less than another pass, by device.
 PADDING = {"cpu": 32}
 ELSEWHERE = 128  #: the same, of other devices
 LEAST = 64  #: tokens that prompts must have in common for a pass of their own to pay
-
-Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
 
 
 @dataclass

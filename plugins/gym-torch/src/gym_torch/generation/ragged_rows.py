@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,11 +22,8 @@ from gym_torch.generation.cache_support import Way
 from gym_torch.generation.drafts import Drafts, most_guesses
 from gym_torch.generation.kept_rows import Following, Passes
 from gym_torch.generation.ragged_cache import RaggedCache
+from gym_torch.generation.row import Row
 from gym_torch.kernels.kernel_functions import Kept, Places, Scores
-
-if TYPE_CHECKING:
-    from gym_torch.generation.decoding import Row
-
 
 _TURN = threading.Lock()
 _ATTENDING: dict[int, tuple[int, str]] = {}  #: by configuration, passes under way and how it says to attend otherwise

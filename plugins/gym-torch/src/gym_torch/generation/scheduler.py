@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
 from gym_torch.generation.cache_support import Way
-from gym_torch.generation.decoding import Decoding, Row
+from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.kept_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
+from gym_torch.generation.row import Row
+from gym_torch.generation.row_decoder import PartialPrefill, RowDecoder
 from gym_torch.kernels.fused_modules import fuse
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
@@ -35,30 +36,6 @@ class ClosedError(Exception):
     """The scheduler takes no more jobs, or ended before a job was done."""
 
 
-class BegunPrompt(Protocol):
-    """A long prompt of which a part is computed."""
-
-    rows: Sequence[Row]
-
-    @property
-    def left(self) -> int:
-        """How many tokens are not computed yet."""
-        ...
-
-
-class RowDecoder(Protocol):
-    """Rows in flight, as `gym_torch.generation.decoding.Decoding` has them: its methods say what each does."""
-
-    rows: list[Row]
-
-    def admit(self, rows: Sequence[Row]) -> Sequence[Row]: ...  # noqa: D102
-    def begin(self, rows: Sequence[Row]) -> Any: ...  # noqa: D102
-    def advance(self, begun: Any, count: int) -> None: ...  # noqa: D102
-    def finish(self, begun: Any) -> Sequence[Row]: ...  # noqa: D102
-    def step(self) -> Sequence[Row]: ...  # noqa: D102
-    def drop(self, rows: Collection[Row]) -> None: ...  # noqa: D102
-
-
 @dataclass(eq=False)
 class Lane:
     """Where jobs are decoded together."""
@@ -67,7 +44,7 @@ class Lane:
     in_parts: bool = True  #: whether a long prompt is computed a part at a time
     decoding: RowDecoder | None = None
     jobs: dict[Row, Job] = field(default_factory=dict)
-    begun: BegunPrompt | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
+    begun: PartialPrefill | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
 
     def session(self) -> RowDecoder:
         """Return the rows in flight."""

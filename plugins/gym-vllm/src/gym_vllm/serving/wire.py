@@ -12,7 +12,7 @@ from urllib3 import BaseHTTPResponse
 
 from gym_serve.contract import Grammar, Request
 from gym_serve.errors import BadRequest, Full, RequestError
-from gym_torch.generation.decoding import Row
+from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import uniform
 
 GRAMMARS: dict[str, Callable[[Grammar], dict[str, Any]]] = {

@@ -1,0 +1,69 @@
+"""A prompt in a batch that is decoded, what was generated for it, and the choice of its next token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
+
+Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
+
+
+@dataclass
+class Completion:
+    """What was generated for one prompt."""
+
+    tokens: list[int] = field(default_factory=list)  #: the token that ended it included
+    log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
+    finished: bool = False  #: whether a stop token ended it, rather than the length
+    routed: list[Tensor] = field(default_factory=list)
+    """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A prompt to continue, and what was generated for it."""
+
+    prompt: tuple[int, ...]  #: token ids, at least one
+    limit: int  #: most tokens to generate, at least one
+    stop: Collection[int] = ()  #: tokens that end it
+    sampling: SamplingOptions = GREEDY
+    stream: int = 0  #: number of its random numbers
+    key: Hashable = None  #: what an answer depends on beside its prompt, such as whose it is
+    scope: Hashable = None  #: who may use what a prefix cache keeps of it; None keeps nothing
+    adjust: Adjust | None = None  #: changes its logits before a token is chosen
+    alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
+    completion: Completion = field(default_factory=Completion)
+    scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
+    reused: int = 0  #: tokens of the prompt that a prefix cache had
+
+    @property
+    def text(self) -> Text:
+        """The prompt, and what is not shared beside it."""
+        return self.key, self.scope, self.prompt
+
+    def took(self, token: int, log_prob: float) -> bool:
+        """Add a token; return whether the row goes on."""
+        made = self.completion
+        made.tokens.append(token)
+        made.log_probs.append(log_prob)
+        made.finished = token in self.stop
+        return not made.finished and len(made.tokens) < self.limit
+
+
+def extend(rows: Sequence[Row], logits: Tensor) -> list[bool]:
+    """Choose a token for each row by its logits `[rows, vocabulary]`; return which rows go on."""
+    chosen, log_probs = choose_rows(
+        logits,
+        [row.sampling for row in rows],
+        [(row.stream, len(row.completion.tokens)) for row in rows],
+        {at: row.adjust for at, row in enumerate(rows) if row.adjust},
+    )
+    tokens = chosen.tolist()
+    for at, row in enumerate(rows):
+        if row.alternatives is not None:
+            row.scores.append(scores_of(logits[at], tokens[at], row.alternatives))
+    return [row.took(*each) for row, *each in zip(rows, tokens, log_probs.tolist(), strict=True)]
