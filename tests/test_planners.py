@@ -9,6 +9,7 @@ import pytest
 
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import planners
+from gym_testkit.metadata_files import write_distribution
 from gym_torch.planners import Planner
 
 RECIPE = """\
@@ -42,12 +43,8 @@ OURS_AWAY = "[plugins]\ngym-plan = false\n"
 def theirs(tmp_path: Path, environment: dict[str, str]) -> Path:
     """Install a stranger's planner into a folder that child processes see; return the folder."""
     site = tmp_path / "site"
-    info = site / "gym_theirs-3.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "gym_theirs.py").write_text(CONFIG)
-    (site / "gym_theirs_plans.py").write_text(PLANS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gym-theirs\nVersion: 3.0\nSummary: a planner\n\n")
-    (info / "entry_points.txt").write_text("[gym.planners]\nfixed = gym_theirs:Fixed\n")
+    modules = {"gym_theirs": CONFIG, "gym_theirs_plans": PLANS}
+    write_distribution(site, "gym-theirs", {"gym.planners": {"fixed": "gym_theirs:Fixed"}}, modules, version="3.0")
     environment["PYTHONPATH"] = str(site)
     return site
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from textwrap import dedent
-from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from gym_core import discovery, loading, metadata, requirements, targets
 from gym_core.discovery import named
+from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 Install = Callable[..., Path]
 
@@ -178,60 +176,19 @@ TOY_POINTS = {
 }
 
 
-def write_distribution(
-    folder: Path,
-    name: str,
-    modules: Mapping[str, str],
-    points: Mapping[str, Mapping[str, str]],
-    requires: tuple[str, ...] = (),
-    version: str = "1.0",
-    urls: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Write modules and the metadata that pip would have written."""
-    for module, text in modules.items():
-        (folder / f"{module}.py").write_text(dedent(text))
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", f"Summary: About {name}"]
-    lines += [f"Project-URL: {label}, {url}" for label, url in urls.items()]
-    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {need}" for need in requires), "", ""]))
-    groups = [
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in names.items())
-        for group, names in points.items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(groups))
-
-
-def forget() -> None:
-    """Make the next look at the installation a fresh one."""
-    discovery.installed.cache_clear()
-    loading.load.cache_clear()
-    requirements.version_of.cache_clear()
-    requirements.plugins.cache_clear()
-    loading.base_class.cache_clear()
-    targets.names.cache_clear()
-
-
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path: Path) -> Iterator[Install]:
     """Install toy distributions for one test, seen alone: what the developer has installed does not matter."""
     site = tmp_path / "site"
     site.mkdir()
-    before = set(sys.modules)
-    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
-    monkeypatch.syspath_prepend(str(site))
-    forget()
 
-    def make(name: str, modules: Mapping[str, str], points: Mapping[str, Mapping[str, str]], **more: object) -> Path:
-        write_distribution(site, name, modules, points, **more)  # type: ignore[arg-type]
-        forget()
+    def make(name: str, modules: Mapping[str, str], points: Mapping[str, Mapping[str, str]], **more: Any) -> Path:
+        write_distribution(site, name, points, modules, **more)
+        forget_installed()
         return site
 
-    yield make
-    for module in set(sys.modules) - before:
-        if str(site) in str(getattr(sys.modules[module], "__file__", "")):
-            del sys.modules[module]
-    forget()
+    with installed_in(site, alone=True):
+        yield make
 
 
 @pytest.fixture
@@ -250,5 +207,5 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     points |= {"gym.backends": {"words": "toy:ToyModel"}, "gym.data": {"rows": "toy:Rows"}}
     points["gym.kinds"] = {name: kind for name, kind in points["gym.kinds"].items() if not named("kinds", name)}
     papers = {"toy paper": "https://arxiv.org/abs/1706.03762"}
-    write_distribution(folder, "gym-toy", TOY_MODULES, points, urls=papers)
+    write_distribution(folder, "gym-toy", points, TOY_MODULES, urls=papers)
     return folder

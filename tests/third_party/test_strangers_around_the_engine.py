@@ -16,6 +16,7 @@ from gym_core import GymError, execute, load_recipe
 from gym_data.kinds import Data
 from gym_testkit import team
 from gym_testkit.bench import Bench
+from gym_testkit.metadata_files import write_distribution
 from gym_torch.kinds import TorchBackend
 from gym_torch.model.loading import LoadedModel
 
@@ -172,12 +173,8 @@ class Marked(Replicated):
 def site(tmp_path):
     """Return a folder with a package of strategies, as an installer leaves it."""
     folder = tmp_path / "site"
-    (folder / "gym_acme-1.0.dist-info").mkdir(parents=True)
-    (folder / "acme_strategies.py").write_text(STRATEGIES)
-    (folder / "acme_spread.py").write_text(SPREAD)
-    names = "\n".join(f"{kind.lower()} = acme_strategies:{kind}" for kind in ("Silent", "Pair"))
-    (folder / "gym_acme-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: gym-acme\nVersion: 1.0\n")
-    (folder / "gym_acme-1.0.dist-info/entry_points.txt").write_text(f"[gym.strategies]\n{names}\n")
+    points = {"gym.strategies": {"silent": "acme_strategies:Silent", "pair": "acme_strategies:Pair"}}
+    write_distribution(folder, "gym-acme", points, {"acme_strategies": STRATEGIES, "acme_spread": SPREAD})
     return folder
 
 

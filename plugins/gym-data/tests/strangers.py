@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from gym_core import discovery, loading
 from gym_data import provenance
+from gym_testkit.metadata_files import installed_in, write_distribution
 
 SOURCE = '''
 """Rows, a format and a template of somebody else."""
@@ -66,14 +63,6 @@ POINTS = {
 }
 
 
-def forget() -> None:
-    """Make the next look at the installation a fresh one."""
-    for cached in (discovery.installed, loading.load, loading.base_class, provenance.read_maker):
-        cached.cache_clear()
-    for module in [name for name in sys.modules if name.partition(".")[0] in ("gym_acme", "gym_other", "acme_lib")]:
-        del sys.modules[module]
-
-
 @contextmanager
 def installed(
     site: Path,
@@ -91,22 +80,9 @@ def installed(
             text = text.replace(old, new)
         (folder / f"{name}.py").write_text(text.replace("gym_acme", package))
     points = "".join(f"[{group}]\n{point}\n" for group, point in POINTS.items()).replace("gym_acme", package)
-    metadata(site, dist, version, "Requires-Dist: acme-lib\n", points)
-    metadata(site, "acme-lib", library)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(site))
-        forget()
-        try:
-            yield
-        finally:
-            patch.undo()
-            forget()
-
-
-def metadata(site: Path, dist: str, version: str, more: str = "", points: str = "") -> None:
-    """Write what pip would have written."""
-    info = site / f"{dist.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {dist}\nVersion: {version}\n{more}\n")
-    if points:
-        (info / "entry_points.txt").write_text(points)
+    write_distribution(site, dist, points, requires=["acme-lib"], version=version)
+    write_distribution(site, "acme-lib", {}, version=library)
+    provenance.read_maker.cache_clear()
+    with installed_in(site):
+        yield
+    provenance.read_maker.cache_clear()

@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 from data_cases import chat
 
-from gym_core import discovery
 from gym_core.cli import cli
 from gym_core.errors import DataError, RecipeError
 from gym_data.preview import safe
+from gym_testkit.metadata_files import installed_in, write_distribution
 
 MODULE = """
 from typing import Annotated, ClassVar
@@ -31,22 +31,14 @@ class Judged(DataAlgorithm):
 
 
 @pytest.fixture
-def toys(tmp_path, monkeypatch):
+def toys(tmp_path):
     """A distribution with a backend and two algorithms, installed for this test."""
-    site = tmp_path / "site"
-    info = site / "toys_for_data-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "toys_for_data.py").write_text(MODULE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys-for-data\nVersion: 1.0\nSummary: toys\n")
-    (info / "entry_points.txt").write_text(
-        "[gym.backends]\ntoy = toys_for_data:ToyBackend\n"
-        "[gym.algorithms]\ntoy-learn = toys_for_data:Learn\ntoy-compare = toys_for_data:Compare\n"
-        "toy-judged = toys_for_data:Judged\n"
-    )
-    monkeypatch.syspath_prepend(str(site))
-    discovery.installed.cache_clear()
-    yield
-    discovery.installed.cache_clear()
+    algorithms = {"toy-learn": "Learn", "toy-compare": "Compare", "toy-judged": "Judged"}
+    points = {"gym.algorithms": {name: f"toys_for_data:{cls}" for name, cls in algorithms.items()}}
+    points["gym.backends"] = {"toy": "toys_for_data:ToyBackend"}
+    write_distribution(tmp_path / "site", "toys-for-data", points, {"toys_for_data": MODULE})
+    with installed_in(tmp_path / "site"):
+        yield
 
 
 def run(*arguments):

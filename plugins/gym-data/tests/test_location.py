@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
-from gym_core import GymError, PluginError, RecipeError, cache_dir, discovery, metadata
+from gym_core import GymError, PluginError, RecipeError, cache_dir
 from gym_data import location
 from gym_data.location import locate
+from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 Install = Callable[[str, Mapping[str, str], Mapping[str, str]], None]
 FAMILY = {
@@ -30,30 +30,17 @@ FAMILY = {
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path: Path) -> Iterator[Install]:
     """Install packages with families for one test, seen alone."""
     site = tmp_path / "site"
     site.mkdir()
-    before = set(sys.modules)
-    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
-    monkeypatch.syspath_prepend(str(site))
 
     def make(name: str, modules: Mapping[str, str], families: Mapping[str, str]) -> None:
-        for module, text in modules.items():
-            (site / f"{module}.py").write_text(dedent(text))
-        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n\n")
-        lines = "".join(f"{family} = {value}\n" for family, value in families.items())
-        (info / "entry_points.txt").write_text(f"[gym.families]\n{lines}")
-        discovery.installed.cache_clear()
+        write_distribution(site, name, {"gym.families": families}, modules)
+        forget_installed()
 
-    discovery.installed.cache_clear()
-    yield make
-    for module in set(sys.modules) - before:
-        if str(site) in str(getattr(sys.modules[module], "__file__", "")):
-            del sys.modules[module]
-    discovery.installed.cache_clear()
+    with installed_in(site, alone=True):
+        yield make
 
 
 @pytest.fixture

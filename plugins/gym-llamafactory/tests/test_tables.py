@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from gym_core import RecipeError, load_recipe
 from gym_core.component import Config
 from gym_core.dialect import chosen_names
-from gym_core.discovery import installed as everything
 from gym_core.loading import load_component
 from gym_core.sections import SECTION_OF, SLOTS, Findings
 from gym_core.train import Train
@@ -19,6 +17,7 @@ from gym_llamafactory import table
 from gym_llamafactory.stated import STATED
 from gym_llamafactory.tracking import KEYS as TRACKED
 from gym_llamafactory.translation import HOLDING, TOP, translate
+from gym_testkit.metadata_files import installed_in, write_distribution
 
 BASE = {"model_name_or_path": "tiny", "dataset": "identity", "stage": "sft"}
 
@@ -93,20 +92,13 @@ def test_every_choice_leads_to_a_component() -> None:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stranger(tmp_path: Path) -> Iterator[None]:
     """A package with an adapter, and a table of keys for it."""
-    info = tmp_path / "gym_mine-1.0.dist-info"
-    info.mkdir()
-    (tmp_path / "gym_mine.py").write_text(STRANGER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gym-mine\nVersion: 1.0\n\n")
-    points = "[gym.adapters]\nmine = gym_mine:Mine\n[gym.llamafactory_keys]\nmine = gym_mine:MineKeys\n"
-    (info / "entry_points.txt").write_text(points)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    everything.cache_clear()
+    points = {"gym.adapters": {"mine": "gym_mine:Mine"}, "gym.llamafactory_keys": {"mine": "gym_mine:MineKeys"}}
+    write_distribution(tmp_path, "gym-mine", points, {"gym_mine": STRANGER})
     table.installed.cache_clear()
-    yield
-    sys.modules.pop("gym_mine", None)  # a generated package of that name would hide it
-    everything.cache_clear()
+    with installed_in(tmp_path):
+        yield
     table.installed.cache_clear()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gym_core import discovery, loading, metadata, requirements
+from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 TOY = '''
 from typing import Annotated, ClassVar
@@ -90,35 +90,18 @@ Add = Callable[[str], None]
 Install = Callable[..., None]
 
 
-def forget() -> None:
-    """Make the next look at the installation a fresh one."""
-    for cached in (discovery.installed, loading.load, requirements.version_of, requirements.plugins):
-        cached.cache_clear()
-
-
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path: Path) -> Iterator[Install]:
     """Return what writes the metadata of a distribution, in a folder that is seen alone."""
     site = tmp_path / "alone"
     site.mkdir()
-    monkeypatch.setattr(metadata, "search_path", lambda: [str(site)])
-    forget()
 
     def make(dist: str, points: str, *needs: str) -> None:
-        info = site / f"{dist.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        lines = [
-            "Metadata-Version: 2.1",
-            f"Name: {dist}",
-            "Version: 1.0",
-            *(f"Requires-Dist: {need}" for need in needs),
-        ]
-        (info / "METADATA").write_text("\n".join([*lines, "", ""]))
-        (info / "entry_points.txt").write_text(points)
-        forget()
+        write_distribution(site, dist, points, requires=needs)
+        forget_installed()
 
-    yield make
-    forget()
+    with installed_in(site, alone=True):
+        yield make
 
 
 @pytest.fixture
@@ -126,18 +109,13 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """Return what puts the toy on the path under the name of a distribution."""
     site = tmp_path / "site"
     site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
     def make(dist: str) -> None:
         module = dist.replace("-", "_")
-        (site / f"{module}.py").write_text(TOY)
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1.0\n\n")
-        (info / "entry_points.txt").write_text(POINTS.replace("{module}", module))
-        forget()
+        write_distribution(site, dist, POINTS.replace("{module}", module), {module: TOY})
+        forget_installed()
 
-    yield make
-    forget()
+    with installed_in(site):
+        yield make

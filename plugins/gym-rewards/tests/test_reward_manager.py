@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import pytest
 
-from gym_core import discovery
 from gym_core.errors import GymError
 from gym_core.loading import load_component
 from gym_rewards import Exact, Format, Length, Math, Overlong, PythonFunction, RewardInput
@@ -19,6 +18,7 @@ from gym_rewards.reward import Reward
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import called, named
 from gym_rewards.worker_process import Raised, Worker
+from gym_testkit.metadata_files import installed_in, write_distribution
 
 ANSWERS = [
     RewardInput(text, {"answer": "4"}, id=f"row-{n}", tokens=n) for n, text in enumerate(["4", "5", "", "four 4"])
@@ -311,23 +311,15 @@ def test_an_answer_of_which_only_the_length_is_judged_is_not_judged(judge, funct
     assert judge(rewards)([RewardInput("", tokens=2), RewardInput("a", tokens=1)]).totals == [None, 0.5]
 
 
-def test_a_reward_that_is_exported_from_elsewhere_keeps_its_name(tmp_path, monkeypatch):
+def test_a_reward_that_is_exported_from_elsewhere_keeps_its_name(tmp_path):
     """The entry point leads to its class by another path than the class gives of itself."""
-    info = tmp_path / "gym_acme-1.0.dist-info"
-    info.mkdir()
-    (tmp_path / "acme_scores.py").write_text("from gym_rewards import Reward\nclass Scored(Reward):\n    'Scores.'\n")
-    (tmp_path / "acme_rewards.py").write_text("from acme_scores import Scored\n")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gym-acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gym.rewards]\npolite = acme_rewards:Scored\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    discovery.installed.cache_clear()
-    try:
+    own = "from gym_rewards import Reward\nclass Scored(Reward):\n    'Scores.'\n"
+    modules = {"acme_scores": own, "acme_rewards": "from acme_scores import Scored\n"}
+    write_distribution(tmp_path, "gym-acme", {"gym.rewards": {"polite": "acme_rewards:Scored"}}, modules)
+    with installed_in(tmp_path):
         _, cls = load_component("rewards", "polite")
         assert list(named([cls(), cls()])) == ["polite", "polite-2"]
         assert called(cls()) == "`polite` (gym-acme 1.0)"
-    finally:
-        monkeypatch.undo()
-        discovery.installed.cache_clear()
 
 
 def test_names_are_those_of_recipes():

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gym_testkit.metadata_files import installed_in, write_distribution
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # under `--import-mode=importlib` tests cannot import their neighbours
 
@@ -19,23 +21,15 @@ def site(tmp_path_factory) -> Path:
     """A folder with the package of a stranger who brings the engine `parrot`, as pip would have left it."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(HERE / "parrot.py", folder)
-    info = folder / "gym_parrot-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.4\nName: gym-parrot\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gym.servers]\nparrot = parrot:Parrot\n")
+    write_distribution(folder, "gym-parrot", {"gym.servers": {"parrot": "parrot:Parrot"}})
     return folder
 
 
 @pytest.fixture
-def strange(site, monkeypatch) -> Iterator[None]:
+def strange(site) -> Iterator[None]:
     """That package, installed for this process."""
-    from gym_core import discovery
-
-    monkeypatch.syspath_prepend(str(site))
-    discovery.installed.cache_clear()
-    yield
-    monkeypatch.undo()
-    discovery.installed.cache_clear()
+    with installed_in(site):
+        yield
 
 
 @pytest.fixture(scope="session")

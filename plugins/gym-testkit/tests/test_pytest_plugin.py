@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from gym_testkit import warm
+from gym_testkit.metadata_files import write_distribution
 
 MODULE = '''
 from typing import ClassVar
@@ -35,11 +36,11 @@ scheduler: flat
 @pytest.fixture
 def install(tmp_path):
     def write(end: float, head: str = "", readme: str = README):
-        info = tmp_path / "site/toy_flat-1.0.dist-info"
-        info.mkdir(parents=True)
-        (tmp_path / "site/toy_flat.py").write_text(head + MODULE.replace("{end}", str(end)))
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: toy-flat\nVersion: 1.0\n\n{readme}")
-        (info / "entry_points.txt").write_text("[gym.schedulers]\nflat = toy_flat:Flat\n")
+        modules, points = (
+            {"toy_flat": head + MODULE.replace("{end}", str(end))},
+            {"gym.schedulers": {"flat": "toy_flat:Flat"}},
+        )
+        write_distribution(tmp_path / "site", "toy-flat", points, modules, description=readme)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = ("-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments)
