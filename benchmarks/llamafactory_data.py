@@ -23,7 +23,6 @@ from gym_core import GymError, execute, load_recipe
 from gym_testkit import tiny
 
 STEPS, ROWS = 3, 24
-V1 = ("messages", "chosen_messages")  #: columns of rows of the second version
 MEDIA = ("images", "videos", "audios")
 
 

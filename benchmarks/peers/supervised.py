@@ -88,22 +88,10 @@ def trainer(spec: Tuning) -> Tuned:
 
 def trl(spec: Tuning) -> Tuned:
     """Train with TRL's SFTTrainer, packed to rows of `length` tokens."""
-    from transformers import AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
-
     before = held()
     steps = clock(spec)
     packing = {"packing": True, "max_length": spec.length} if spec.length else {"max_length": None}
-    made = SFTTrainer(
-        model=_model(spec),
-        args=SFTConfig(**_arguments(spec), **packing, dataset_num_proc=1),
-        train_dataset=_dataset(spec),
-        processing_class=AutoTokenizer.from_pretrained(spec.model),
-        callbacks=[steps],
-    )
-    made.train()
-    tokens = int(made.state.num_input_tokens_seen)
-    return Tuned(**steps.found(), tokens=_evenly(tokens, spec), base_bytes=before, peak_bytes=peak())
+    return _trained(spec, _model(spec), packing, before, steps)
 
 
 def llamafactory(spec: Tuning) -> Tuned:
@@ -122,9 +110,7 @@ def llamafactory(spec: Tuning) -> Tuned:
 
 def unsloth(spec: Tuning) -> Tuned:
     """Train with unsloth, which replaces parts of TRL's SFTTrainer; packed."""
-    from unsloth import FastLanguageModel  # before transformers, which it changes  # isort: skip
-    from transformers import AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+    from unsloth import FastLanguageModel  # before transformers, which it changes
 
     before, steps = held(), clock(spec)
     model, _ = FastLanguageModel.from_pretrained(
@@ -135,9 +121,17 @@ def unsloth(spec: Tuning) -> Tuned:
         model = FastLanguageModel.get_peft_model(
             model, r=rank, lora_alpha=2 * rank, lora_dropout=0, use_gradient_checkpointing=bool(spec.recompute)
         )
+    return _trained(spec, model, {"packing": True, "max_length": spec.length}, before, steps)
+
+
+def _trained(spec: Tuning, model: Any, packing: dict[str, Any], before: int, steps: Any) -> Tuned:
+    """Train a model with TRL's SFTTrainer."""
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
     made = SFTTrainer(
         model=model,
-        args=SFTConfig(**_arguments(spec), packing=True, max_length=spec.length, dataset_num_proc=1),
+        args=SFTConfig(**_arguments(spec), **packing, dataset_num_proc=1),
         train_dataset=_dataset(spec),
         processing_class=AutoTokenizer.from_pretrained(spec.model),
         callbacks=[steps],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.model.adapted import Full
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
+from gym_torch.source import Step
 
 Judging = Callable[[Sequence[RewardInput]], Sequence[float | None]]
 
@@ -74,3 +75,13 @@ def rounds(path: Path, judging: Judging = arbitrary, count: int = 6, **options: 
     engine = LocalEngine(LocalEngineConfig(), adapted=Full(None, model), tokenizer=tokenizer, precision="fp32")
     generator = RolloutGenerator(algorithm(**options), prompts(count), engine, tokenizer, judge, train.seed)
     return Rollouts(generator, train, PACKED, "a")
+
+
+def interrupted(make: Callable[[], Rollouts], done: int) -> tuple[Iterator[Step], Iterator[Step]]:
+    """Return the steps of a source after the first `done`, and those of another one that took over its state there."""
+    source, again = make(), make()
+    steps = source.steps(0)
+    for _ in range(done):
+        next(steps)
+    again.load_state_dict(source.state_dict(), {name: tensor.clone() for name, tensor in source.tensors().items()})
+    return steps, again.steps(done)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gym_rl_bench import rounds
+from gym_rl_bench import interrupted, rounds
 
 from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_testkit.bench import Bench
@@ -56,14 +56,7 @@ def test_as_many_rounds_as_the_steps_need(model_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [2, 3, 5])
 def test_a_checkpoint_between_two_passes_holds_the_round(model_path: Path, gone: int) -> None:
-    rollouts = source(model_path)
-    steps = rollouts.steps(0)
-    for _ in range(gone):
-        next(steps)
-    state, kept = rollouts.state_dict(), {name: value.clone() for name, value in rollouts.tensors().items()}
-    again = source(model_path)
-    again.load_state_dict(state, kept)
-    wanted, found = next(steps), next(again.steps(gone))
+    wanted, found = map(next, interrupted(lambda: source(model_path), gone))
     assert tokens([found]) == tokens([wanted]) and found.epoch == wanted.epoch
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gym_rl_bench import algorithm, arbitrary, rounds
+from gym_rl_bench import algorithm, arbitrary, interrupted, rounds
 
 from gym_rewards import RewardInput
 from gym_rl.rollouts.dynamic_sampling import concatenate, dynamic_sample, group_count, in_loss, select_groups
@@ -166,17 +166,9 @@ def test_only_what_teaches_is_learnt_from(model_path: Path) -> None:
 
 @pytest.mark.parametrize("done", [1, 2, 3])
 def test_a_checkpoint_in_the_middle_of_a_round_holds_what_is_carried_over(model_path: Path, done: int) -> None:
-    whole = list(sampling(model_path).steps(0))
-    source = sampling(model_path)
-    steps = source.steps(0)
-    for _ in range(done):
-        next(steps)
-    state, tensors = source.state_dict(), {name: tensor.clone() for name, tensor in source.tensors().items()}
-    again = sampling(model_path)
-    again.load_state_dict(state, tensors)
-    rest = list(again.steps(done))
-    assert seen(rest) == seen(whole[done:])
-    assert [(step.epoch, step.metrics) for step in rest] == [(step.epoch, step.metrics) for step in whole[done:]]
+    whole, rest = map(list, interrupted(lambda: sampling(model_path), done))
+    assert seen(rest) == seen(whole) and len(rest) == 6 - done
+    assert [(step.epoch, step.metrics) for step in rest] == [(step.epoch, step.metrics) for step in whole]
 
 
 def test_a_prompt_that_is_always_solved_ends_no_run(model_path: Path) -> None:

@@ -13,17 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the tests share `gym_vllm_stan
 
 from gym_vllm_standin import Desk, StandIn, serve
 
-from gym_testkit.tiny import write_model
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "tiny")
+torch.set_num_threads(1)
 
 
 @pytest.fixture

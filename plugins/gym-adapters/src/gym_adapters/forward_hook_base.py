@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact
 from gym_core import Artifact
 from gym_torch.kinds import Adapter
-from gym_torch.model.adapted import AdaptedModel, Plain, check_state
+from gym_torch.model.adapted import AdaptedModel, Plain, copy_state
 from gym_torch.quantization.weights import plain_state
 
 Options = TypeVar("Options", bound=Adapter)
@@ -82,10 +82,7 @@ class HookAdapter(AdaptedModel, Generic[Options]):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy the adapter back."""
-        own = self.state()
-        check_state(own, state)
-        for name, weight in own.items():
-            weight.copy_(state[name])
+        copy_state(self.state(), state)
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write what `peft.PeftModel.from_pretrained` loads. It is small, so it stays fp32 and exact in any case."""

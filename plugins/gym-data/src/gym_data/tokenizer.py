@@ -69,12 +69,6 @@ class Tokenizer:
         return self._named("bos_token")
 
     @property
-    def pad_id(self) -> int:
-        """Token that fills rows up: the model's own, else the one that ends a text, else 0."""
-        own = self._named("pad_token")
-        return own if own is not None else self.eos_id or 0
-
-    @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self._plain.get_vocab_size())

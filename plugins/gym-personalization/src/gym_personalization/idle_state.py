@@ -6,7 +6,6 @@ It holds the pairs, the state of the optimizer and what the source keeps as tens
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,10 +18,8 @@ from gym_core.files import replacing
 from gym_optim.promises import named
 from gym_personalization.user_run import UserRun
 from gym_personalization.variants import STATE
-from gym_torch.checkpoints.training_state import FIX
-from gym_torch.contract_checks import plain_data
+from gym_torch.checkpoints.training_state import FIX, job_state, put_job
 from gym_torch.distributed import optimizer_state
-from gym_torch.observer import Progress
 
 
 def write(user: UserRun) -> None:
@@ -35,14 +32,7 @@ def write(user: UserRun) -> None:
             f"the optimizer of {named(job.optimizer_config)} keeps {error}, which no file can hold", key="optimizer"
         ) from None
     job.observer.saving(job.progress)
-    state = {
-        "progress": asdict(job.progress),
-        "window": job.window.state_dict(),
-        "source": plain_data(job.source.state_dict(), f"{named(job.source)}.state_dict", "algorithm"),
-        "observers": job.observer.state_dict(),
-        "optimizer": plain,
-        "conditions": user.conditions,
-    }
+    state = job_state(job, plain, user.conditions)
     weights = {f"pair//{_name(where)}": weight.detach().cpu() for where, weight in user.policy.pairs.items()}
     held = weights | {f"optimizer//{name}": tensor for name, tensor in tensors.items()}
     held |= {f"source//{name}": tensor for name, tensor in job.source.tensors().items()}
@@ -81,10 +71,7 @@ def read(user: UserRun) -> None:
     for where, weight in user.policy.pairs.items():
         weight.copy_(pairs[_name(where)])
     optimizer_state.put(job.optimizer, user.policy, _of(held, "optimizer"), state["optimizer"], job.spread.like)
-    job.observer.load_state_dict(state["observers"])
-    job.window.load_state_dict(state["window"])
-    job.progress = Progress(**state["progress"])
-    job.saved = job.progress.step
+    put_job(job, state)
 
 
 def _name(where: tuple[str, str]) -> str:

@@ -86,15 +86,7 @@ class UserRun:
             trained=artifact.to_json(),
             artifact=None if self.run.recipe.quantization else artifact.to_json(),
             exports=[],
-            training={
-                "steps": progress.step,
-                "epochs": progress.epoch,
-                "tokens": progress.tokens,
-                "samples": progress.samples,
-                "mean_loss": progress.mean_loss,
-                **progress.figures,
-                "stopped": progress.stop or None,
-            },
+            training=progress.summary(),
         )
         self.ended = True
         return artifact

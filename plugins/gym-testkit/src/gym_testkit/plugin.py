@@ -121,6 +121,14 @@ def tiny_model(bench: Bench) -> Path:
     return bench.model()
 
 
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of such a model, for all tests together, which leave it as it is."""
+    from gym_testkit.tiny import write_model
+
+    return write_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
 @pytest.fixture
 def run_recipe(bench: Bench) -> Any:
     """Function `run_recipe(recipe, **train)` that carries out a recipe on the tiny model and returns a `Finished`."""

@@ -42,6 +42,18 @@ class Progress:
         """Whether no further step is to be taken."""
         return self.step >= self.total or bool(self.stop)
 
+    def summary(self) -> dict[str, Any]:
+        """Return what `run.json` holds of it under `training`, for every way to train."""
+        return {
+            "steps": self.step,
+            "epochs": self.epoch,
+            "tokens": self.tokens,
+            "samples": self.samples,
+            "mean_loss": self.mean_loss,
+            **self.figures,
+            "stopped": self.stop or None,
+        }
+
     def figures_of(self, artifact: Artifact) -> dict[str, float]:
         """Return `figures` with what was measured of these weights, where they are those of the best evaluation."""
         best = artifact.details.get("step") == self.best_step

@@ -22,7 +22,7 @@ from gym_adapters.config.adalora import AdaLoRA
 from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.peft_base import PeftAdapter, quiet
 from gym_core import Artifact, GymError
-from gym_torch.model.adapted import check_state
+from gym_torch.model.adapted import copy_state
 
 WHOLE = "adalora.safetensors"  #: every rank, also those that are gone, and how important they are
 MASK, SENSITIVITY, UNCERTAINTY = "mask.", "sensitivity.", "uncertainty."
@@ -93,10 +93,7 @@ class AdaLoraAdapter(PeftAdapter[AdaLoRA]):
 
     def load_trained(self, trained: Mapping[str, Tensor]) -> None:
         """Copy it back."""
-        own = self.trained()
-        check_state(own, trained)
-        for name, weight in own.items():
-            weight.copy_(trained[name])
+        copy_state(self.trained(), trained)
 
     def state(self) -> dict[str, Tensor]:
         """Return what trains, how important each part of it was lately, and which ranks are left."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
@@ -44,7 +43,7 @@ class LongLoraAdapter(LoraAdapter[LongLoRA]):
         attend_by(model, NAME)  # which runs the model, as it was loaded
         super().__init__(config, model, seed)
         self._groups, self._own = config.groups, own
-        self._handle = self._watch()
+        self.model.base_model.register_forward_pre_hook(self._enter, with_kwargs=True)
 
     def low_rank(self) -> None:
         """Return None: attention is another one while it trains."""
@@ -54,9 +53,6 @@ class LongLoraAdapter(LoraAdapter[LongLoRA]):
         plain = super().merged_weights()
         plain.config._attn_implementation = self._own
         return plain
-
-    def _watch(self) -> RemovableHandle:
-        return self.model.base_model.register_forward_pre_hook(self._enter, with_kwargs=True)
 
     def _enter(self, backbone: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if not backbone.training:

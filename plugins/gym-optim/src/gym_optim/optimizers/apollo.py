@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +18,6 @@ from gym_optim.aux_adamw import WithAuxAdamW, check_modules
 from gym_optim.base import Parameters, State
 from gym_optim.optimizers.fira import TINY, limit_norm_growth
 from gym_optim.parameter_roles import is_matrix, is_named
-
-Per = Literal["channel", "tensor"]
 
 
 class APOLLO(WithAuxAdamW):

@@ -29,7 +29,7 @@ class Reply:
         self, tokenizer: Words, sampling: Sampling, stops: frozenset[int], echo: str, before: Sequence[int] = ()
     ) -> None:
         """Begin; `echo` is shown before anything else, and `before` are the tokens with whose text the reply goes on."""
-        self._tokenizer, self._sampling, self._stops, self._echo = tokenizer, sampling, stops, echo
+        self._tokenizer, self._stops, self._echo = tokenizer, stops, echo
         self._text = TextStream(tokenizer.decode, sampling.stop, before)
         self.mask: Mask | None = None
         self.close: Callable[[], None] = lambda: None  #: called once when it has ended

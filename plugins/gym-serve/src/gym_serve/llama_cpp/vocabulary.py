@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -160,8 +160,3 @@ class GGUFWords:
             self._buffer = -size
             return self._piece(token)
         return buffer.raw[:size]
-
-
-def template_values(words: GGUFWords) -> Mapping[str, Any]:
-    """Return the roles of tokens that templates may name."""
-    return words.template_spec.values

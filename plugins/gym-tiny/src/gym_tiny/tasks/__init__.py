@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from gym_tiny.tasks import arithmetic, lookups, persona, refusals, sorting, strings, tools
-from gym_tiny.tasks.task import Split, Task, split_of
+from gym_tiny.tasks.task import Split, Task
 
-__all__ = ["FAMILIES", "KINDS", "Split", "Task", "draw", "generate", "rows", "split_of"]
+__all__ = ["KINDS", "Split", "Task", "draw", "generate", "rows"]
 
 FAMILIES = {family.KIND: family for family in (arithmetic, strings, sorting, lookups, persona, tools, refusals)}
 KINDS: tuple[str, ...] = tuple(FAMILIES)

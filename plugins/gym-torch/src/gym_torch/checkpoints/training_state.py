@@ -46,17 +46,32 @@ def write(
     save_file(tensors, path / OPTIMIZER)
     if drawn := job.source.tensors():
         save_file(drawn, path / SOURCE)
-    state = {
+    state = job_state(job, plain, conditions) | {"shapes": _shapes(policy)}
+    (path / STATE).write_text(json.dumps(state), encoding="utf-8")
+    return made
+
+
+def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what JSON holds of a job, `optimizer` being the part of its optimizer's state without tensors.
+
+    Raises PluginError where the source of its algorithm keeps what JSON does not give back as it is.
+    """
+    return {
         "progress": asdict(job.progress),
         "window": job.window.state_dict(),
         "source": plain_data(job.source.state_dict(), f"{named(job.source)}.state_dict", "algorithm"),
         "observers": job.observer.state_dict(),
-        "optimizer": plain,
+        "optimizer": optimizer,
         "conditions": conditions,
-        "shapes": _shapes(policy),
     }
-    (path / STATE).write_text(json.dumps(state), encoding="utf-8")
-    return made
+
+
+def put_job(job: Job, state: Mapping[str, Any]) -> None:
+    """Put back how far a job was, and what its observers and its log knew, from what `job_state` returned."""
+    job.observer.load_state_dict(state["observers"])
+    job.window.load_state_dict(state["window"])
+    job.progress = Progress(**state["progress"])
+    job.saved = job.progress.step
 
 
 def save(path: Path, adapted: AdaptedModel, policy: Policy[Any], base: str, exact: bool = False) -> Artifact:
@@ -120,10 +135,7 @@ def restore(path: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, 
             )
     job.source.load_state_dict(state["source"], load_file(path / SOURCE) if (path / SOURCE).exists() else {})
     put_optimizer(path, job, policy)
-    job.observer.load_state_dict(state["observers"])
-    job.window.load_state_dict(state["window"])
-    job.progress = Progress(**state["progress"])
-    job.saved = job.progress.step
+    put_job(job, state)
     before = job.progress.total
     if job.source.total > before:
         job.progress.total, job.progress.stop = job.source.total, ""

@@ -37,14 +37,8 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
         return
     run.record.update(
         training={
-            "steps": progress.step,
-            "epochs": progress.epoch,
-            "tokens": progress.tokens,
-            "samples": progress.samples,
-            "mean_loss": progress.mean_loss,
-            **progress.figures,
+            **progress.summary(),
             "seconds": round(progress.seconds, 3),
-            "stopped": progress.stop or None,
             "skipped": progress.skipped,
             "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
             "precision": model.precision,

@@ -165,10 +165,7 @@ class Full(AdaptedModel):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy the weights back."""
-        own = self.state()
-        check_state(own, state)
-        for name, weight in own.items():
-            weight.copy_(state[name])
+        copy_state(self.state(), state)
 
     def save(self, path: Path, base: str, exact: bool = False) -> Artifact:
         """Write the whole model with `save_pretrained`; every weight back in its own precision unless `exact`."""
@@ -231,6 +228,14 @@ def adapt(model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
 def build_adapter(adapter: Adapter, model: PreTrainedModel, seed: int = 0) -> AdaptedModel:
     """Build an adapter into a model. Raises PluginError where it returns something else than its kind promises."""
     return promised(adapter.build(model=model, seed=seed), AdaptedModel, adapter, "adapter")  # type: ignore[type-abstract]
+
+
+@torch.no_grad()
+def copy_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Copy the tensors of `state` into those of `own`. Raises `GymError` unless it has their names and shapes."""
+    check_state(own, state)
+    for name, weight in own.items():
+        weight.copy_(state[name])
 
 
 def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.auxiliary_module import AuxiliaryModule
-from gym_torch.model.adapted import check_state
+from gym_torch.model.adapted import copy_state
 from gym_torch.model_files import HEAD
 
 if TYPE_CHECKING:
@@ -57,13 +57,9 @@ class ScalarHead(AuxiliaryModule):
         state = {PREFIX + name: weight.detach().cpu().contiguous() for name, weight in self.named_parameters()}
         save_file(state, path / FILE, {"format": "pt"})
 
-    @torch.no_grad()
     def restore(self, path: Path) -> None:
         """Copy the weights back."""
-        own, state = dict(self.named_parameters()), _read(path)
-        check_state(own, state)
-        for name, weight in own.items():
-            weight.copy_(state[name])
+        copy_state(dict(self.named_parameters()), _read(path))
 
 
 def head_of(model: LoadedModel) -> ScalarHead:
