@@ -1,6 +1,6 @@
-"""Who imports whom: no cycle between packages, rooms of a package or files, and no upward arrow in the engine.
+"""Who imports whom: no cycle between packages, subpackages of a package or files, and no upward arrow in the engine.
 
-A room is a folder of a package, or a module at its top level. Imports inside functions, and those for types alone, count too.
+A subpackage is a folder of a package, or a module at its top level. Imports inside functions, and those for types alone, count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "gym-core", *sorted((ROOT / "plugins").glob("gym-*"))]
-ROOMS = (
+SUBPACKAGES = (
     "kernels",
     "attention",
     "memory",
@@ -57,19 +57,19 @@ def imports(path: Path, known: Mapping[str, object]) -> Iterator[str]:
                 yield inner if inner in known else node.module
 
 
-def room(module: str) -> str:
+def subpackage(module: str) -> str:
     """Return the folder or top-level module of a package that a module belongs to; empty for the package itself."""
     return ".".join(module.split(".")[1:2])
 
 
-def rooms(package: Path) -> dict[str, set[str]]:
-    """Return for each room the rooms that it imports."""
+def subpackages(package: Path) -> dict[str, set[str]]:
+    """Return for each subpackage the subpackages that it imports."""
     known = modules(package)
     graph: dict[str, set[str]] = {}
     for name, path in known.items():
-        inner = {room(other) for other in imports(path, known) if other.split(".")[0] == package.name}
-        graph.setdefault(room(name), set()).update(inner - {room(name), ""})
-    graph.pop("", None)  # the package file says again what stands in the rooms
+        inner = {subpackage(other) for other in imports(path, known) if other.split(".")[0] == package.name}
+        graph.setdefault(subpackage(name), set()).update(inner - {subpackage(name), ""})
+    graph.pop("", None)  # the package file says again what its subpackages have
     return graph
 
 
@@ -80,7 +80,7 @@ def sources() -> list[Path]:
 
 @pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
 def test_no_cycle_between_rooms(package: Path) -> None:
-    graphlib.TopologicalSorter(rooms(package)).prepare()
+    graphlib.TopologicalSorter(subpackages(package)).prepare()
 
 
 def files(package: Path) -> dict[str, set[str]]:
@@ -100,28 +100,30 @@ def test_a_cycle_is_found(tmp_path: Path) -> None:
         "__init__": "",
         "low/__init__": "from planted.high import b",
         "high/__init__": "def f():\n    from planted import low",
-        "room/one": "from planted.room import two",
-        "room/two": "if TYPE_CHECKING:\n    from planted.room.one import g",
+        "subpackage/one": "from planted.subpackage import two",
+        "subpackage/two": "if TYPE_CHECKING:\n    from planted.subpackage.one import g",
     }.items():
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(rooms(package)).prepare()
-    for room in ("low", "high"):
-        (package / room / "__init__.py").write_text("")
+        graphlib.TopologicalSorter(subpackages(package)).prepare()
+    for folder in ("low", "high"):
+        (package / folder / "__init__.py").write_text("")
     parsed.cache_clear()
-    graphlib.TopologicalSorter(rooms(package)).prepare()
+    graphlib.TopologicalSorter(subpackages(package)).prepare()
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(files(package)).prepare()
 
 
 def test_arrows_between_the_rooms_of_the_engine_lead_downward() -> None:
-    graph = rooms(ROOT / "plugins/gym-torch/src/gym_torch")
-    assert set(ROOMS) <= set(graph)
+    graph = subpackages(ROOT / "plugins/gym-torch/src/gym_torch")
+    assert set(SUBPACKAGES) <= set(graph)
     folders = {name for name in graph if (ROOT / "plugins/gym-torch/src/gym_torch" / name).is_dir()}
-    assert folders == set(ROOMS)
-    upward = [(low, high) for place, low in enumerate(ROOMS) for high in ROOMS[place + 1 :] if high in graph[low]]
+    assert folders == set(SUBPACKAGES)
+    upward = [
+        (low, high) for place, low in enumerate(SUBPACKAGES) for high in SUBPACKAGES[place + 1 :] if high in graph[low]
+    ]
     assert not upward
 
 

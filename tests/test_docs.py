@@ -118,11 +118,19 @@ def documents() -> list[Path]:
     return [p for p in ROOT.glob("**/*.md") if not {".nox", ".git", "runs", "node_modules"} & set(p.parts)]
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page; every one is written once there."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_yaml_blocks_of_documents_parse_and_links_lead_somewhere(path):
     text = path.read_text()
     for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         parse_yaml(block, path.name)
         assert yaml.safe_load(block)
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert link.startswith(("http", "mailto:")) or (path.parent / link).exists(), f"{path.name} links to {link}"
+    for file, heading in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)\s]*)[^)]*\)", text):
+        page = path.parent / file if file else path
+        assert page.exists(), f"{path.name} links to {file}"
+        assert not heading or page.suffix != ".md" or heading in anchors(page), f"{path.name} links to {file}#{heading}"
