@@ -20,7 +20,7 @@ from report import Report, main
 from transformers import PreTrainedModel
 
 from gym_torch.attention import cached_attention
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator
@@ -91,7 +91,7 @@ def _batch(model: PreTrainedModel, side: str, rows: int) -> Decoding:
     drawn = random.Random(0)
     prompts = [tuple(drawn.randrange(SMALL) for _ in range(PROMPT)) for _ in range(rows)]
     _ask(side)
-    batch = Decoding(model, Way(True, True, ragged=True), PROMPT + 1024, guesses=0)
+    batch = Decoding(model, CacheSupport(True, True, ragged=True), PROMPT + 1024, guesses=0)
     batch.admit([Row(each, 1024, sampling=SamplingOptions(1.0), stream=at) for at, each in enumerate(prompts)])
     _steps(batch, side, WARM)
     return batch

@@ -18,7 +18,7 @@ from report import Report, main
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST
@@ -53,7 +53,7 @@ def measure(report: Report, quick: bool) -> None:
 
 def _speed(model: PreTrainedModel, most: int, quoting: bool, number: int, count: int) -> float:
     rows = [_row(quoting, count * number + each) for each in range(count)]
-    batch = Decoding(model, Way(True, True, ragged=True), PROMPT + ANSWER, guesses=most)
+    batch = Decoding(model, CacheSupport(True, True, ragged=True), PROMPT + ANSWER, guesses=most)
     batch.admit(rows)
     began = time.perf_counter()
     while batch.rows:

@@ -18,7 +18,7 @@ from tree import ROOT, added_kinds, declarations, default, paper, points, projec
 from gym_core import Artifact, Run
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
-from gym_core.hooks import Seams, Trainer
+from gym_core.hooks import HookSpecs, Trainer
 from gym_core.kinds import KINDS
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
@@ -85,32 +85,32 @@ PAGED = ("algorithms", "optimizers", "adapters")  #: kinds whose components have
 
 
 def hooks() -> str:
-    """Return docs/hooks.md: every seam with its exact signature."""
+    """Return docs/hooks.md: every hook with its exact signature."""
     lines = [
         "# Hooks",
         "",
         "A run calls four hooks, in this order. The first implementation that returns something other than `None`",
-        "decides; the default builds the component that the recipe named. Observe or wrap a seam with",
+        "decides; the default builds the component that the recipe named. Observe or wrap a hook with",
         "`@hookimpl(wrapper=True)` around a `yield`, replace it with `@hookimpl`. An implementation may leave out",
         "arguments it does not need. The entry point stands in `gym.hooks`, and the plugin is active only in recipes",
         "that name it: `hooks: [my-hooks]`.",
         "",
-        "What comes out of a seam is checked behind all hooks: where a wrapper forgets to return the result, the run ends",
-        "with an error that names the hooks of that seam.",
+        "What comes out of a hook is checked behind all hooks: where a wrapper forgets to return the result, the run ends",
+        "with an error that names the hooks of that hook.",
         "",
         "A hook plugin is a part of the run as a component is: `gym validate` finds and imports it, `gym explain` and `run.json`",
         "name its package and version, and another version is another run. `gym plugins trace` (gym-manage) shows which",
         "implementations a recipe's hooks would call, in order.",
         "",
     ]
-    for name, function in seams().items():
+    for name, function in hook_specs().items():
         lines += [f"## `{signature(name, function)}`", "", inspect.getdoc(function) or "", ""]
     return "\n".join(lines)
 
 
-def seams() -> dict[str, object]:
+def hook_specs() -> dict[str, object]:
     """Return the hook specifications in the order of a run."""
-    return {name: function for name, function in vars(Seams).items() if inspect.isfunction(function)}
+    return {name: function for name, function in vars(HookSpecs).items() if inspect.isfunction(function)}
 
 
 def signature(name: str, function: object) -> str:

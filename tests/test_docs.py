@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gym_core.discovery import entries
-from gym_core.hooks import Seams
+from gym_core.hooks import HookSpecs
 from gym_core.kinds import KINDS
 from gym_core.loading import base_class
 from gym_core.yamlfile import parse_yaml, read_yaml
@@ -59,8 +59,8 @@ def test_every_hook_has_a_section_under_its_signature():
     """That each is called is tested with a plugin that has them all: gym-core/tests/test_run.py."""
     pages = reference()
     sections = re.findall(r"^## `(.+)`$", (ROOT / "docs/hooks.md").read_text(), re.MULTILINE)
-    assert sorted(sections) == sorted(pages.signature(name, function) for name, function in pages.seams().items())
-    assert set(pages.seams()) == {"load_model", "build_trainer", "quantize", "export"} <= vars(Seams).keys()
+    assert sorted(sections) == sorted(pages.signature(name, function) for name, function in pages.hook_specs().items())
+    assert set(pages.hook_specs()) == {"load_model", "build_trainer", "quantize", "export"} <= vars(HookSpecs).keys()
 
 
 def test_what_a_kind_declares_is_described_to_the_end():

@@ -133,7 +133,7 @@ class Shout:
         return into
 
 class Watch:
-    """Wraps every seam and notes the order."""
+    """Wraps every hook and notes the order."""
     seen = []
     @hookimpl(wrapper=True)
     def load_model(self, run):

@@ -55,14 +55,14 @@ WRAPPER = """
 from gym_core import hookimpl
 class Extra:
     @hookimpl(wrapper=True)
-    def {seam}(self, {given}):
+    def {hook}(self, {given}):
         result = yield
         return {returned}
 """
 
 
 @pytest.mark.parametrize(
-    ("seam", "given", "returned"),
+    ("hook", "given", "returned"),
     [
         ("load_model", "run", "None"),
         ("build_trainer", "run", "None"),
@@ -72,13 +72,13 @@ class Extra:
         ("export", "into", "into / 'elsewhere'"),
     ],
 )
-def test_a_wrapper_that_swallows_the_result_is_refused_by_its_name(recipe, toys, tmp_path, seam, given, returned):
-    toys("gym-extra", {"extra": WRAPPER.format(seam=seam, given=given, returned=returned)}, POINTS)
-    with pytest.raises(PluginError, match=rf"hooks: {seam}: gym-extra/extra returned ") as caught:
+def test_a_wrapper_that_swallows_the_result_is_refused_by_its_name(recipe, toys, tmp_path, hook, given, returned):
+    toys("gym-extra", {"extra": WRAPPER.format(hook=hook, given=given, returned=returned)}, POINTS)
+    with pytest.raises(PluginError, match=rf"hooks: {hook}: gym-extra/extra returned ") as caught:
         execute(recipe(hooks=["extra"], quantization="shrink", export="shout"))
     assert len(str(caught.value).splitlines()) <= 4 and caught.value.problems[0].fix.endswith("in docs/hooks.md")
 
 
 def test_a_wrapper_that_hands_the_result_on_is_none_of_it(recipe, toys):
-    toys("gym-extra", {"extra": WRAPPER.format(seam="quantize", given="into", returned="result")}, POINTS)
+    toys("gym-extra", {"extra": WRAPPER.format(hook="quantize", given="into", returned="result")}, POINTS)
     assert execute(recipe(hooks=["extra"], quantization="shrink")).artifact.path.is_dir()

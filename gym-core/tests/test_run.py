@@ -1,4 +1,4 @@
-"""Runs: the four seams in order, what is recorded, and what happens to a directory that is already in use."""
+"""Runs: the four hooks in order, what is recorded, and what happens to a directory that is already in use."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ from gym_torch.kinds import TorchStrategy
 class Silent(TorchStrategy):
     """Meets, and does not say how a model lies over processes."""
 
-    target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"
+    target: ClassVar[str] = "gym_torch.distributed.ranks:TorchrunRanks"
     timeout: float = 60.0
     """Seconds to wait for each other."""
 

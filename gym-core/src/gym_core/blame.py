@@ -1,4 +1,4 @@
-"""Whose code an unexpected error arose in: the plugin of a run whose frame is the innermost of its traceback."""
+"""Finds the plugin that raised an unexpected error: the component whose module has the innermost frame of the traceback."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gym_core.sections import Resolved
 
 
 def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
-    """Return `distribution version (gym.kind: name)` of the component in whose module an error arose; empty for none.
+    """Return `distribution version (gym.kind: name)` of the component in whose module an error was raised; empty for none.
 
-    Where a module or package is that of several components, it is the distribution alone.
+    Where a module belongs to several components, only the distribution is returned.
     """
     items, owners = list(resolved), dict[str, str]()
     dists = {_package(item.config): item.dist for item in items}

@@ -1,4 +1,4 @@
-"""What the user chose about plugins, in `gym.toml`: which are disabled, and whose a name is that several bring.
+"""Choices of the user in `gym.toml`: disabled plugins, and the distribution of a name that several provide.
 
     [plugins]
     gym-foo = false                     # nothing of this distribution is used
@@ -6,7 +6,7 @@
     "optimizers/adamw" = "gym-optim"    # the bare name means this distribution's
 
 The project's file is the nearest `gym.toml`, or `pyproject.toml` with `[tool.gym.plugins]`, from the working directory upwards;
-it outweighs the user's, `~/.config/gym/gym.toml`. Neither changes what a run is: that is the component which a name led to.
+it takes precedence over the user's, `~/.config/gym/gym.toml`. Neither is part of a run, which records the resolved components.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLES = {"gym.toml": "plugins", "pyproject.toml": "tool.gym.plugins"}
 
 
 class Choices(NamedTuple):
-    """What is said of each name, and in which file."""
+    """The value of each entry, and the file that has it."""
 
     said: dict[str, bool | str]
     files: dict[str, str]
@@ -32,13 +32,13 @@ class Choices(NamedTuple):
         return "" if self.said.get(key, True) else self.files[key]
 
     def origin(self, kind: str, name: str) -> str:
-        """Return the distribution whose the bare name is, or an empty string."""
+        """Return the distribution chosen for a bare name, or an empty string."""
         said = self.said.get(f"{kind}/{name}")
         return canonical(said) if isinstance(said, str) else ""
 
 
 def user_file() -> str:
-    """Return the file that holds for this user everywhere."""
+    """Return the path of the user's file."""
     return os.path.join(os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config"), "gym", "gym.toml")
 
 
@@ -55,7 +55,7 @@ def project_file() -> str:
 
 
 def read_choices() -> Choices:
-    """Read both files. Raises RecipeError for one that says nothing that can be followed."""
+    """Read both files. Raises RecipeError for an invalid entry."""
     choices = Choices({}, {})
     files = filter(None, (user_file(), project_file()))
     for path, key, value in ((file, *said) for file in files for said in _table(file).items()):

@@ -1,7 +1,7 @@
-"""The dialects of recipes, translated into sections: the short form here, any other by a plugin.
+"""Translates dialects of recipes into sections: the short form here, others by plugins.
 
-An entry point of the group `gym.dialects` is named by the key that marks a file of its dialect, and leads to a function
-`translate(data, found) -> sections`. It notes problems in `found`, and places with `put`: errors point at the user's line.
+The name of an entry point of the group `gym.dialects` is a key that only files of that dialect have. It refers to a function
+`translate(data, found) -> sections`, which adds problems to `found` and uses `put`, so that errors point at lines of the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of 
 
 
 def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
-    """Return the sections that a recipe means. Notes every key that cannot be placed.
+    """Return the sections of a recipe. Adds a problem for every key that cannot be placed.
 
     `found.marks` and `found.keys` gain the translated paths. Raises PluginError where the dialect is not installed.
     """
@@ -51,7 +51,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
 
 
 def parted(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sections of a recipe, and what stands beside them."""
+    """Return the sections of a recipe, and its other keys."""
     sections = {key: value for key, value in data.items() if key in SECTIONS}
     for section, key in SYNONYMS.items():
         raw = sections.get(section)
@@ -74,9 +74,9 @@ def chosen_names(sections: Mapping[str, Any]) -> dict[str, str]:
 def fill_own(
     sections: dict[str, Any], beside: Mapping[str, Any], found: Findings, known: Iterable[str] = ()
 ) -> list[str]:
-    """Place options under their own names in the sections that have them: the short form.
+    """Move options of the short form into the sections that have an option of that name.
 
-    Returns those of the `known` keys that no section has; notes a problem for any other.
+    Returns those of the `known` keys that no section has; adds a problem for any other.
     """
     classes: dict[str, type[Config]] = {"train": Train}
     for section, name in chosen_names(sections).items() if beside else ():
@@ -101,7 +101,7 @@ def fill_own(
 
 
 def put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, found: Findings) -> None:
-    """Set a section, or an option of one, to what the user wrote under `key`. Notes a problem where that contradicts it."""
+    """Set a section, or an option of one, to the value of `key`. Adds a problem where another value is set already."""
     target = mapping_of(sections, path[0]) if len(path) > 1 else sections
     if target.get(path[-1], value) != value:
         found.problems.append(Problem(f"contradicts `{'.'.join(path)}`", found.where((key,)), key, "give it once"))
@@ -111,7 +111,7 @@ def put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, f
 
 
 def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
-    """Write a section out as a mapping, in place, and return it."""
+    """Expand the short form of a section to a mapping, in place, and return it."""
     raw = sections.get(section)
     written = normalise(SLOTS[section], raw) if section in SLOTS else raw
     sections[section] = mapping = dict(written) if isinstance(written, dict) else {}
@@ -119,9 +119,9 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def _homeless(key: str, found: Findings, known: Iterable[str]) -> Problem:
-    """Explain a key that no selected component has: it is misspelt, or what plugins of the group `gym.advice` say of it.
+    """Explain a key that no selected component has: misspelt, or explained by a plugin of the group `gym.advice`.
 
-    Such an entry point leads to a function `advise(key) -> (why, what to do)`, or None where it knows nothing.
+    Such an entry point refers to a function `advise(key) -> (why, what to do)`, or None for an unknown key.
     """
     why, fix = "unknown key", "see `gym schema` for every key"
     if near := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
@@ -133,7 +133,7 @@ def _homeless(key: str, found: Findings, known: Iterable[str]) -> Problem:
 
 
 def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:
-    """Set `a.b.c` to a value in raw recipe data, writing short forms out on the way; returns the key path."""
+    """Set `a.b.c` to a value in raw recipe data, expanding short forms on the path; return the key path."""
     head, *rest = text.split(".")
     if not rest:
         data[head] = value

@@ -17,7 +17,7 @@ from gym_core.errors import Problem
 from gym_core.metadata import Folder, canonical, metadata_folders, read_file, read_headers, unreadable
 
 PREFIX = "gym."
-TOLD = 3  #: problems that are told of one distribution
+TOLD = 3  #: most problems reported for one distribution
 _GROUP = re.compile(r"[a-z][\w-]{0,60}", re.ASCII)
 _NAME = re.compile(r"[\w.*+-]{1,100}", re.ASCII)
 _VERSION = re.compile(r"[\w.+!-]{1,60}", re.ASCII)
@@ -25,7 +25,7 @@ _VALUE = re.compile(r"(?=.{1,300}\Z)([\w.]+(?::[\w.]+)?)\s*(?:\[.*\])?", re.ASCI
 
 
 class Entry(NamedTuple):
-    """One entry point: a name of a kind, where it leads and whose it is."""
+    """One entry point: kind, name, target and distribution."""
 
     kind: str
     name: str
@@ -37,17 +37,17 @@ class Entry(NamedTuple):
 
     @property
     def qualified(self) -> str:
-        """Return `distribution/name`, which no other plugin can have."""
+        """Return `distribution/name`, which is unique."""
         return f"{self.dist}/{self.name}"
 
     @property
     def title(self) -> str:
-        """Return `distribution version (gym.kind: name)`, as errors say whose a plugin is."""
+        """Return `distribution version (gym.kind: name)`, for error messages."""
         return f"{self.dist} {self.version} (gym.{self.kind}: {self.name})"
 
 
 class Installed(NamedTuple):
-    """All entry points of Gym's groups, and what is wrong with metadata."""
+    """All entry points of Gym's groups, and problems of metadata."""
 
     entries: dict[str, list[Entry]]  #: by kind, sorted by name, then by distribution
     named: dict[tuple[str, str], list[Entry]]  #: the same by kind and name
@@ -63,20 +63,20 @@ def entries(kind: str) -> list[Entry]:
 
 
 def named(kind: str, name: str) -> list[Entry]:
-    """Return what a bare name means: one entry point, none, or several, between which the user must choose."""
+    """Return the entry points of a bare name: one, none, or several, between which the user must choose."""
     found = installed().named.get((kind, name), [])
     origin = installed().choices.origin(kind, name)
     return [entry for entry in found if entry.dist == origin] if origin else found
 
 
 def ambiguous() -> list[list[Entry]]:
-    """Return the names that several distributions bring and of which none was chosen."""
+    """Return the names that several distributions provide, without those that the user chose."""
     several = [key for key, group in installed().named.items() if len(group) > 1]
     return [group for key in sorted(several) if len(group := named(*key)) > 1]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like this one or begins with it, else an empty string; a thousand are looked at."""
+    """Return the known name that is most similar to this one or begins with it, else ""; compares the first thousand."""
     import difflib  # listing does not pay for it
 
     some = list(islice(known, 1000))
@@ -86,7 +86,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @cache
 def catalogue() -> dict[str, str]:
-    """Return the package that brings each known component, by `kind/name`; of one that none brings advice. For messages alone."""
+    """Return the package that provides each known component, by `kind/name`, or advice where none does. For messages only."""
     text = read_file(os.path.join(os.path.dirname(__file__), "catalogue.txt")).decode("utf-8")
     return dict(line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#"))
 

@@ -1,4 +1,4 @@
-"""What can go wrong, said the same way everywhere: where, which key, why, what to do. Exit codes: docs/cli.md."""
+"""Errors for users, each with where, which key, why and what to do, and the exit codes (docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TERMINATED = 143  #: SIGTERM, after a checkpoint was written
 
 
 def printable(text: str, most: int = 2000, keep: str = "") -> str:
-    """Return text that a terminal shows and does not obey: control characters are written out, and an end is put to it."""
+    """Return text that is safe to print on a terminal: control characters are escaped, and it is cut after `most` characters."""
     cut = text[:most] + ("..." if len(text) > most else "")
     if cut.isprintable():
         return cut
@@ -44,11 +44,11 @@ class Problem:
         return asdict(self)
 
 
-RAISED = "raised in "  #: begins the note that says in which plugin
+RAISED = "raised in "  #: beginning of the note that names the plugin
 
 
 def unexpected(error: BaseException) -> str:
-    """Return where an error of code arose: in which plugin, where a run noted that."""
+    """Return the note that names the plugin an unexpected error was raised in, else `unexpected error`."""
     return next((note for note in getattr(error, "__notes__", ()) if note.startswith(RAISED)), "unexpected error")
 
 
@@ -60,7 +60,7 @@ class GymError(Exception):
     def __init__(self, why: str | Sequence[Problem], *, where: str = "", key: str = "", fix: str = "") -> None:
         """Hold one problem, or several that are reported together."""
         self.problems = [Problem(why, where, key, fix)] if isinstance(why, str) else list(why)
-        self.quiet = os.environ.get("RANK", "0") != "0"  #: whether another process of the run says it
+        self.quiet = os.environ.get("RANK", "0") != "0"  #: whether another process of the run reports it
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
@@ -92,6 +92,6 @@ class Interrupted(GymError):
     """The process was asked to stop, and stopped where it can resume."""
 
     def __init__(self, signum: int) -> None:
-        """Remember the signal; the exit status is 128 plus its number, as shells expect."""
+        """Take the signal; the exit status is 128 plus its number, as shells expect."""
         self.code = 128 + signum
         super().__init__("stopped by a signal; the checkpoint is complete", fix="run the same command to continue")

@@ -1,4 +1,4 @@
-"""Carries out a recipe in its output directory, seam by seam, and keeps the record of it."""
+"""Executes a recipe in its output directory: calls the hooks in order, and keeps `run.json` up to date."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gym_core.sections import dotted
 
 
 def execute(recipe: Recipe) -> Outcome:
-    """Carry out a recipe: load the model, train, quantize, export. The same recipe again continues or returns what there is.
+    """Execute a recipe: load the model, train, quantize, export. The same recipe again continues, or returns what is finished.
 
-    Of several processes the main one does everything; the others load and train beside it, and write nothing.
+    Of several processes the main one does everything; the others load and train with it, and write nothing.
 
     Raises BusyError when the output directory is in use or holds something else, and what the phases raise.
     """
@@ -81,7 +81,7 @@ def _phases(run: Run, hook: Any) -> Outcome:
 
 
 def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
-    """Return what an earlier process recorded; unless that run is finished, check and record that this one goes on."""
+    """Return what an earlier process recorded; unless that run is finished, check the recipe and record that it continues."""
     before = dict(_earlier(output, record, recipe))
     if before.get("status") != "finished":
         recipe.check()
@@ -90,7 +90,7 @@ def _opened(output: Path, record: RunRecord, recipe: Recipe) -> dict[str, Any]:
 
 
 def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, Any]:
-    """Return what an earlier process recorded of this very run; empty for a new one. Never touches another run's files."""
+    """Return what an earlier process recorded of the same run; empty for a new one. Never touches files of another run."""
     before = record.read()
     others = [path for path in output.iterdir() if not path.name.startswith(".")]  # the lock, and what is half written
     if not before and not others:
@@ -124,7 +124,7 @@ def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:
 
 
 def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the package of each component that counts, by what no setting is called."""
+    """Return the package of each component that can change a number, under keys that are no settings."""
     return {
         f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}"
         for item in components
@@ -133,7 +133,7 @@ def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _holds(output: Path, others: list[Path]) -> bool:
-    """Whether a run left anything but its record: a file that is not empty and was written to its end."""
+    """Whether a run left a complete, non-empty file other than its record."""
     files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name != "run.json")
     return any(file.stat().st_size for file in files if "/." not in f"/{file.relative_to(output).as_posix()}")
 
@@ -152,7 +152,7 @@ def _set_aside(output: Path, others: list[Path]) -> None:
 
 
 def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `run.json` says of a run that begins, or goes on from the record `before`."""
+    """Return the entries of `run.json` for a run that begins, or continues from the record `before`."""
     return {
         "status": "running",
         "trained": None,

@@ -1,4 +1,4 @@
-"""Files and folders that others may read: written whole or not at all, with the modes that the umask of this process gives."""
+"""Atomic writes of files and folders, with the permissions that the umask of this process gives."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
-BUILDING = ".building"  #: ends the hidden name of what is not whole yet
+BUILDING = ".building"  #: suffix of the hidden name of what is not complete yet
 
 
 def cache_dir() -> Path:
-    """Return where Gym keeps what it can make again, `$GYM_CACHE` or `~/.cache/gym`; it may not exist yet."""
+    """Return the cache folder, `$GYM_CACHE` or `~/.cache/gym`, which may not exist yet."""
     return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
 
 
 @contextmanager
 def replacing(path: Path, alone: bool = False) -> Iterator[Path]:
-    """Give a hidden path beside `path`; the file or folder that the block makes there takes the place of `path` in one step.
+    """Yield a hidden path beside `path`; the file or folder that the block writes there replaces `path` in one step.
 
-    By then it is on the disk, with the usual modes. Each writer has a path of its own, which is removed where the block raises.
-    With `alone`, nobody else may be writing `path`, and what killed writers left is removed first. A folder cannot take
-    the place of a folder that is not empty. Raises what the block raises, and OSError where the disk does not take it.
+    Before that it is flushed to the disk and gets the usual permissions. Each writer has a hidden path of its own, removed if
+    the block raises. `alone` says that no other process writes `path`: leftovers of killed writers are then removed first. A
+    folder cannot replace one that is not empty. Raises what the block raises, and OSError where the disk is full or fails.
     """
     if alone:
         for left in path.parent.glob(f".{path.name}.[0-9]*-????????{BUILDING}"):
@@ -40,13 +40,13 @@ def replacing(path: Path, alone: bool = False) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str, alone: bool = False) -> None:
-    """Write a text file so that whoever reads, also after a crash, finds all of the old or all of the new."""
+    """Write a text file atomically: readers find the old or the new text, also after a crash."""
     with replacing(path, alone) as building:
         building.write_text(text, encoding="utf-8")
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as it is there."""
+    """Remove a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -54,16 +54,16 @@ def remove(path: Path) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """Wait until a file, or a folder with all that is in it, is on the disk, for others to read as the umask allows."""
+    """Flush a file, or a folder with its contents, to the disk, with the permissions that the umask gives."""
     by_umask(path)
     for part in [*path.rglob("*"), path]:
         _sync(part)
 
 
 def by_umask(path: Path) -> None:
-    """Give a file, or all that is in a folder, the modes that it has when it is written in the usual way.
+    """Set the permissions of a file, or of all files of a folder, to those of a newly created file.
 
-    safetensors and `tempfile` make files that nobody else can read, whatever the umask.
+    safetensors and `tempfile` create files that only their owner can read, whatever the umask.
     """
     if os.name != "posix":
         return

@@ -1,7 +1,7 @@
-"""The four seams of a run, called through pluggy on a manager made for that run.
+"""The four hooks of a run, called through a pluggy manager that is made for that run.
 
-The default of each builds the component that the recipe named. A plugin wraps or replaces a seam with `@hookimpl`, stands in the
-group `gym.hooks`, and is active only where a recipe names it in `hooks`.
+The default of each builds the component that the recipe names. A plugin of the group `gym.hooks` wraps or replaces a hook with
+`@hookimpl`, and is active only where a recipe names it in `hooks`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Trainer(Protocol):
         """Train to the end, resuming where an earlier process stopped, and return what was made."""
 
 
-class Seams:
-    """The hook specifications. The first implementation that returns something other than None decides."""
+class HookSpecs:
+    """The hook specifications. The first result other than None is used."""
 
     @hookspec(firstresult=True)
     def load_model(self, run: Run) -> Any:
@@ -63,7 +63,7 @@ class Seams:
 
 
 class Defaults:
-    """What happens at each seam when nobody else does it."""
+    """The default implementations."""
 
     @hookimpl(trylast=True)
     def load_model(self, run: Run) -> Any:
@@ -88,28 +88,28 @@ class Defaults:
         return exporter.build().export(artifact, into)
 
 
-#: What each seam has to return, and the key of the component that its default builds.
+#: The type that each hook has to return, and the key of the component that its default builds.
 _RETURNS = {"load_model": object, "build_trainer": Trainer, "quantize": Artifact, "export": Path}
 _KEYS = {"load_model": "model", "build_trainer": "algorithm", "quantize": "quantization", "export": "export"}
 
 
-def _check(outcome: pluggy.Result[Any], seam: str, called: Sequence[pluggy.HookImpl], given: Mapping[str, Any]) -> None:
-    """Raise PluginError where a seam made nothing that a run can use, as with a wrapper that forgets to return."""
-    made, key, wanted = outcome.get_result(), _KEYS[seam], _RETURNS[seam]
+def _check(outcome: pluggy.Result[Any], hook: str, called: Sequence[pluggy.HookImpl], given: Mapping[str, Any]) -> None:
+    """Raise PluginError where a hook did not return what a run needs, such as a wrapper that forgets to return."""
+    made, key, wanted = outcome.get_result(), _KEYS[hook], _RETURNS[hook]
     component = given.get("exporter") or getattr(given["run"].recipe, key)
     if component and (made is None or not isinstance(made, wanted) or (isinstance(made, Path) and not made.exists())):
         hooks = [one.plugin_name for one in called if one.plugin_name != "defaults"]
-        why = f"{seam}: {' or '.join(hooks) or repr(component)[:50]} returned {made!r:.60}"
-        raise PluginError(why, key="hooks" if hooks else key, fix=f"see `{seam}` in docs/hooks.md")
+        why = f"{hook}: {' or '.join(hooks) or repr(component)[:50]} returned {made!r:.60}"
+        raise PluginError(why, key="hooks" if hooks else key, fix=f"see `{hook}` in docs/hooks.md")
 
 
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
-    """Make the manager of one run: the seams, their defaults and the hook plugins named, in that order.
+    """Make the manager of one run: hook specifications, defaults and the hook plugins named, in that order.
 
     Raises PluginError when a plugin cannot be loaded, or implements a hook that does not exist or has other arguments.
     """
     manager = pluggy.PluginManager("gym")
-    manager.add_hookspecs(Seams)
+    manager.add_hookspecs(HookSpecs)
     manager.register(Defaults(), "defaults")
     manager.add_hookcall_monitoring(lambda *_: None, _check)
     for position, name in enumerate(names):

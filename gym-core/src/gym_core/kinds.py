@@ -1,6 +1,6 @@
-"""The kinds of component whose promises the kernel itself calls or reads.
+"""The kinds of component that the kernel itself uses.
 
-A kind is a base class: its docstring is the contract of `build`. Other kinds are of packages, by the group `gym.kinds`.
+A kind is a base class, and its docstring is the contract of `build`. Packages define others in the group `gym.kinds`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Quantizer(Component):
 
 
 class Exporter(Component):
-    """Writes an artifact for somebody else's runtime. Section `export`.
+    """Writes an artifact in the format of another runtime. Section `export`.
 
     `build()` returns an object with `export(artifact, into) -> Path`, `verify(artifact, path) -> mapping` and, by what it
     compares, `reload(path) -> array by name` or `answers(artifact, path, tokens) -> array [tokens, vocabulary]`.
@@ -64,11 +64,11 @@ class Exporter(Component):
     """What of an artifact is compared with its source: `weights`, read back by name, or the `logits` of its runtime."""
 
     def error_bound(self) -> float:
-        """Return how far that may be off for these options, relative (Frobenius), for weights in fp32."""
+        """Return the largest error of that comparison with these options, relative (Frobenius), for weights in fp32."""
         return 0.0
 
     def carries(self, artifact: Artifact) -> None:
-        """Raise GymError where this exporter does not say that it can write such an artifact."""
+        """Raise GymError where this exporter does not declare the kind or the task of an artifact."""
         for what, found, able in (("kind", artifact.kind, self.artifacts), ("task", artifact.task, self.tasks)):
             if found not in able:
                 why = f"{type(self).__name__} cannot write an artifact of {what} `{found}`, only: {', '.join(able)}"

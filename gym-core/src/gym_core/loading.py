@@ -1,6 +1,6 @@
-"""Choosing a plugin by name and importing it: the border where other people's code enters.
+"""Finds plugins by name and imports them: the only place where code of plugins is loaded.
 
-Every way in which a plugin can fail becomes a PluginError that names the distribution; nothing else is hurt.
+Every failure becomes a PluginError that names the distribution, and affects no other plugin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IMPORT_SECONDS = float(os.environ.get("GYM_IMPORT_SECONDS", "30"))
 
 @cache
 def base_class(kind: str) -> type[Component]:
-    """Return the base class of a kind: the kernel's own, or the one a plugin adds through `gym.kinds`."""
+    """Return the base class of a kind: of the kernel, or of a plugin through `gym.kinds`."""
     if kind in KINDS:
         return KINDS[kind]
     found: type[Component] = load(find("kinds", kind))
@@ -39,7 +39,7 @@ def base_class(kind: str) -> type[Component]:
 def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
     """Return the one entry point of that kind and name; `name` may be `distribution/name`.
 
-    Raises PluginError when there is none, when it is disabled, or when several distributions bring it.
+    Raises PluginError when there is none, when it is disabled, or when several distributions provide it.
     """
     dist, _, short = name.rpartition("/")
     all_of = installed().named.get((kind, short), [])
@@ -65,7 +65,7 @@ def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
 
 
 def _advice(kind: str, name: str) -> str:
-    """Say what to do about a name that nothing brings."""
+    """Return advice for a name that no plugin provides."""
     if package := catalogue().get(f"{kind}/{name}") or catalogue().get(f"absent/{kind}/{name}"):
         return package if " " in package else f"pip install {package}"
     if near := nearest(name, (entry.name for entry in entries(kind))):
@@ -76,7 +76,7 @@ def _advice(kind: str, name: str) -> str:
 
 @cache
 def load(entry: Entry) -> Any:
-    """Import what an entry point leads to. Checks first that what its distribution declares to need is installed.
+    """Import the object of an entry point, after checking that the requirements of its distribution are installed.
 
     Raises PluginError when it is not, when the import fails, or when it takes longer than IMPORT_SECONDS.
     """
@@ -97,7 +97,7 @@ def load(entry: Entry) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what an exception says, which is a stranger's code too."""
+    """Return the first line of the message of an exception, whose `__str__` may be code of a plugin."""
     try:
         return printable(str(error)[:1000].strip().partition("\n")[0], 200) or "no message"
     except BaseException:
@@ -131,7 +131,7 @@ def _check_requirements(entry: Entry) -> None:
 
 @contextmanager
 def _left_as_found() -> Iterator[None]:
-    """Put working directory and file mode back after an import: where a run writes is not a plugin's business."""
+    """Restore the working directory and the umask after an import."""
     here, mask = Path.cwd(), os.umask(0o77)
     os.umask(mask)
     try:
@@ -143,9 +143,9 @@ def _left_as_found() -> Iterator[None]:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[list[int]]:
-    """Raise TimeoutError in this thread after some time, and note in the list whether the user pressed Ctrl-C meanwhile.
+    """Raise TimeoutError in this thread after some time; the list that it yields is filled if the user presses Ctrl-C.
 
-    Does nothing off the main thread, where no signal arrives.
+    Does nothing outside the main thread, which is the one that gets signals.
     """
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):

@@ -1,6 +1,6 @@
-"""The metadata of installed distributions as files: a stranger's, so what is read is bounded, and names are checked first.
+"""Reads the metadata of installed distributions as untrusted files: sizes are bounded, and names are checked.
 
-Nothing is imported and nothing can block: a pipe, a device, a loop of links or bytes that are no UTF-8 is an error of that file.
+Nothing is imported and nothing blocks: a pipe, a device, a cycle of links or invalid UTF-8 is an error of that file only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gym_core.errors import Problem
 
 MOST = 32 * 2**20  #: bytes that are read of one file; 300,000 entry points need half of it
-HEADERS = 2**20  #: bytes in which the headers must end; a description may follow that is as long as it likes
+HEADERS = 2**20  #: bytes within which the headers must end; a description of any length may follow
 _FOLDER = re.compile(
     r"([A-Za-z0-9](?:[\w.]{0,98}[A-Za-z0-9])?)(?:-([\w.+!]{1,60}))?(?:-[\w.]{1,60})?\.(?:dist|egg)-info", re.A
 )
@@ -23,10 +23,10 @@ _HEADER = re.compile(rb"^([A-Z][A-Za-z-]{1,40}):[ \t]*(.*?)\s*$", re.MULTILINE)
 
 
 class Folder(NamedTuple):
-    """Where the metadata of one distribution lie."""
+    """The metadata folder of one distribution."""
 
     name: str  #: normalised; empty where the folder is named as no distribution can be
-    version: str  #: as the folder's name has it
+    version: str  #: from the name of the folder
     path: str
 
 
@@ -59,7 +59,7 @@ def metadata_folders() -> Iterator[Folder]:
 
 
 def read_file(path: str, most: int = MOST, whole: bool = True) -> bytes:
-    """Read a regular file of at most so many bytes, or its beginning. Raises OSError for anything else; it never waits."""
+    """Read a regular file of at most `most` bytes, or its beginning. Raises OSError for anything else; never blocks."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("no regular file")
@@ -85,7 +85,7 @@ def read_headers(folder: str) -> dict[str, list[str]]:
 
 
 def unreadable(folder: Folder, error: Exception) -> Problem:
-    """Say what is wrong with the metadata of a distribution."""
+    """Return the problem of metadata that cannot be read."""
     reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
     detail = error.args[0] if isinstance(error, OSError) and len(error.args) == 1 else type(error).__name__
     return Problem(f"its metadata {reason} ({detail})", where=os.path.basename(folder.path), fix="reinstall it")

@@ -1,4 +1,4 @@
-"""One run in an output directory at a time. The system holds the lock, so it ends with its process."""
+"""The lock of an output directory: one run uses it at a time. The system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gym_core.errors import BusyError, RecipeError
 
 
 class OutputLock:
-    """A context that makes an output directory and holds it. A small hidden file stays behind."""
+    """A context that creates an output directory and locks it. The hidden lock file is not removed."""
 
     NAME: ClassVar[str] = ".lock"
 
@@ -25,7 +25,7 @@ class OutputLock:
         self._file = -1
 
     def __enter__(self) -> OutputLock:
-        """Take the lock. Raises BusyError when another process has it, RecipeError for an unusable place."""
+        """Acquire the lock. Raises BusyError when another process has it, RecipeError where the path cannot be used."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             # A symbolic link in place of the lock would have this process write into somebody else's file.
@@ -49,7 +49,7 @@ class OutputLock:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         with suppress(OSError):  # on a full disk the name stays, but not the lock
             self._write({})
         self._close()

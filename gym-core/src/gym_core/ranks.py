@@ -1,4 +1,4 @@
-"""The processes that work on one run, seen from one of them. How they find each other is the strategy's business."""
+"""The processes of a run, as one of them sees them. Strategies connect them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """One process alone. A strategy builds a subclass for more; an error that leaves this context ends the others too."""
+    """A single process. A strategy builds a subclass for several; an error that leaves this context ends all of them."""
 
     main = True  #: whether this is the one process that locks the output, writes the record, exports and prints
 
     def agree(self, work: Callable[[], T]) -> T:
-        """Return in every process what `work` returns in the main one, plain data; the others wait and do not call it."""
+        """Call `work` in the main process only, and return its result, plain data, in every process."""
         return work()
 
     def at(self, place: str) -> None:
-        """Say where this process stands, for the error should it die or come late; empty: it may take its time."""
+        """Set what this process is doing, for the error if it dies or is late; an empty string sets no time limit."""
 
     def __enter__(self) -> Self:
         """Enter, once or again inside."""

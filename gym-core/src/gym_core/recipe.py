@@ -1,4 +1,4 @@
-"""A recipe: what a run is made of, as validated components. Files in, objects out; `gym_core.execution` runs it."""
+"""Recipes: read from a file or a mapping, validated, and resolved to components. `gym_core.execution` runs them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
 
-#: A run may be resumed with these changed: none of them changes a number of a step that was taken.
+#: Keys that may differ when a run is resumed: none of them changes a number of a finished step.
 CHANGEABLE = {
     "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
     "train.save_every", "train.keep_last", "train.keep_best", "train.load_best_model_at_end", "train.skip_steps",
     "data.processes", "data.rebuild", "algorithm.max_cost", "algorithm.max_total_tokens",
 }  # fmt: skip
-#: How long a run is; it may be made longer.
+#: Keys of the length of a run, which may be made longer.
 LENGTH = ("train.epochs", "train.max_steps")
 
 
@@ -48,9 +48,9 @@ class Recipe:
     resolved: tuple[Resolved, ...]
 
     def canonical(self, everything: bool = False) -> dict[str, Any]:
-        """Return the recipe in its one canonical form: what was set, or every value with `everything`.
+        """Return the recipe in its canonical form: the values that were set, or all with `everything`.
 
-        A name stands with its distribution where it means nothing, or something else, without.
+        A name is qualified by its distribution where the bare name means no or another component.
         """
         return self._written({item.path: (item.selector, _told(item)) for item in self.resolved}, everything)
 
@@ -74,7 +74,7 @@ class Recipe:
         return {section: value for section, value in written.items() if value not in (None, [], {})}
 
     def fingerprint(self) -> str:
-        """Return a hash of `settings`, but for how long the run is, and of what is `used`."""
+        """Return a hash of `settings` without the length of the run, and of what is `used`."""
         settings = {key: value for key, value in self.settings().items() if key not in LENGTH}
         return hashlib.sha256(json.dumps([settings, self.used()], sort_keys=True).encode()).hexdigest()[:16]
 
@@ -89,7 +89,7 @@ class Recipe:
         return train.max_steps == steps and train.epochs > epochs
 
     def check(self) -> None:
-        """Raise GymError with everything that the components name and that is not there, or that does not go together."""
+        """Raise GymError with everything that components refer to and that is missing, and with incompatible sections."""
         found: list[GymError] = []
         parts = (*self.export, *self.callbacks, *(getattr(self, name) for name, slot in SLOTS.items() if not slot.many))
         for check in [*(part.check for part in parts if part), lambda: self.algorithm.check_recipe(self)]:
@@ -126,7 +126,7 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
 
 
 def _absent(data: Mapping[str, Any], path: sections.Path) -> list[sections.Path]:
-    """Return the sections and options around a key that the data does not hold: who gives the key begins them."""
+    """Return the key paths around a key that are missing in the data, and that setting the key creates."""
     inner: Any = data
     for end, part in enumerate(path[:-1], 1):
         inner = inner.get(part) if isinstance(inner, Mapping) else inner
@@ -181,7 +181,7 @@ def _named(raw: Any) -> str:
 
 
 def _told(item: Resolved) -> str:
-    """Return the name by which a recipe means this very component today."""
+    """Return the name that refers to this component with the plugins installed now."""
     alone = [entry.dist for entry in named(item.kind, item.name)] == [item.dist]
     return item.name if alone else f"{item.dist}/{item.name}"
 

@@ -1,4 +1,4 @@
-"""`run.json`: what a run was asked, with what it ran and how it ended. It names no machine and no person."""
+"""`run.json`: the recipe of a run, its components and environment, and its outcome. It has no names of hosts or users."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TELLING = re.compile(
 
 
 class RunRecord:
-    """The record of one run. Its one writer holds the lock of the output directory."""
+    """The record of one run. Its only writer is the process that has the lock of the output directory."""
 
     def __init__(self, path: Path) -> None:
-        """Take the path of the file, which need not exist yet."""
+        """Use the file `path`, which may not exist yet."""
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """Return what is recorded, empty where there is no file. Raises GymError for a damaged one."""
+        """Return the record, empty where there is no file. Raises GymError for a damaged one."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -41,16 +41,16 @@ class RunRecord:
         return found
 
     def update(self, **values: Any) -> None:
-        """Merge values into the record, mappings key by key, and write it in one step."""
+        """Merge values into the record, mappings key by key, and write it atomically."""
         text = json.dumps(_merged(self.read(), _plain(values)), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(self.path, text + "\n", alone=True)
 
 
 class Unwritten(RunRecord):
-    """The record as a process sees it that is not to write it."""
+    """The record in a process that must not write it."""
 
     def update(self, **values: Any) -> None:
-        """Leave it to the main process."""
+        """Do nothing: the main process writes."""
 
 
 def environment() -> dict[str, Any]:

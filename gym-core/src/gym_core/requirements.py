@@ -1,4 +1,4 @@
-"""What a distribution declares to need (`Requires-Dist`), held against what is installed; from metadata alone."""
+"""Checks the requirements of distributions (`Requires-Dist`) against what is installed, from metadata only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gym_core.metadata import canonical, read_headers
 
 
 class Unmet(NamedTuple):
-    """One requirement that does not hold."""
+    """One requirement that is not met."""
 
     owner: str  #: distribution that declares it
     needs: str  #: requirement as pip takes it, such as `torch>=2.4`
@@ -36,12 +36,12 @@ def version_of(dist: str) -> str:
 
 @cache
 def plugins() -> frozenset[str]:
-    """Return the distributions that bring anything for Gym."""
+    """Return the distributions with entry points of Gym."""
     return frozenset(entry.dist for group in installed().entries.values() for entry in group)
 
 
 def unmet(dist: str) -> list[Unmet]:
-    """Return what a distribution needs and has not, and what the plugins that it needs have not; each one once."""
+    """Return the unmet requirements of a distribution and of the plugins that it requires, each once."""
     return list(dict.fromkeys(_walk(dist, frozenset({""}), set())))
 
 

@@ -1,4 +1,4 @@
-"""A run in progress, which every seam is given, and what it made. `gym_core.execution` carries it out."""
+"""A run in progress, which is passed to every hook, and its outcome. `gym_core.execution` executes it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gym_core.record import RunRecord
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run made."""
+    """The outcome of a finished run."""
 
     output: Path
     artifact: Artifact
     exports: tuple[Path, ...] = ()
     repeated: bool = False  #: the run had finished before, and nothing was done
-    quiet: bool = False  #: another process of the run says it
+    quiet: bool = False  #: another process of the run reports it
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data for `--json`."""
@@ -34,11 +34,11 @@ class Outcome:
 
 @dataclass
 class Run:
-    """A run in progress: what every seam is given."""
+    """A run in progress, as it is passed to every hook."""
 
     recipe: Recipe
     output: Path
     record: RunRecord
-    resuming: bool = False  #: an earlier process began this run in the same directory
-    notes: dict[str, Any] = field(default_factory=dict)  #: whatever phases of one plugin want to hand to each other
-    ranks: Ranks = field(default_factory=Ranks)  #: the processes that work on this run
+    resuming: bool = False  #: whether an earlier process began this run in the same directory
+    notes: dict[str, Any] = field(default_factory=dict)  #: for plugins that pass data from one hook to another
+    ranks: Ranks = field(default_factory=Ranks)  #: the processes of this run

@@ -1,6 +1,6 @@
 """The sections of a recipe and how a raw value becomes a validated component.
 
-Nothing here reads files or knows the flat dialect. All problems of a recipe are gathered, none stops the others from being found.
+It reads no files and knows no dialect. All problems of a recipe are collected before they are reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECTION_OF = {slot.kind: section for section, slot in SLOTS.items()}
 
 
 class Resolved(NamedTuple):
-    """A component that a recipe uses: where it stands, whose it is and what code will run."""
+    """A component that a recipe uses: its place, its distribution, and the code that will run."""
 
     path: Path
     kind: str
@@ -52,17 +52,17 @@ class Resolved(NamedTuple):
 
 @dataclass
 class Findings:
-    """What validating a recipe brings together: components found, problems met, and where each key was written."""
+    """Results of validating a recipe: components, problems, and where each key is written."""
 
     marks: dict[Path, str] = field(default_factory=dict)  #: `file:line` of a key path
     keys: dict[Path, str] = field(default_factory=dict)  #: the user's own key where a dialect was translated
     problems: list[Problem] = field(default_factory=list)
     resolved: list[Resolved] = field(default_factory=list)
-    plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package would cure
-    folder: FilePath | None = None  #: of the recipe's file; None where it is no file
+    plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package solves
+    folder: FilePath | None = None  #: folder of the recipe file; None for a mapping
 
     def where(self, path: Path) -> str:
-        """Return `file:line` of the nearest key that was written down."""
+        """Return `file:line` of the key, or of the nearest key around it that is written in the file."""
         return next((self.marks[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.marks), "")
 
     def key(self, path: Path) -> str:
@@ -73,11 +73,11 @@ class Findings:
         return dotted(path)
 
     def add(self, path: Path, why: str, fix: str = "") -> None:
-        """Note a problem."""
+        """Add a problem."""
         self.problems.append(Problem(why, self.where(path), self.key(path), fix))
 
     def resolve(self, path: Path, kind: str, entry: Entry, target: str, selector: str = "") -> None:
-        """Note a component."""
+        """Add a component."""
         self.resolved.append(Resolved(path, kind, entry.name, entry.dist, entry.version, entry.value, target, selector))
 
 
@@ -88,7 +88,7 @@ def dotted(path: Path, start: bool = True) -> str:
 
 
 def normalise(slot: Slot, raw: Any) -> Any:
-    """Write the short forms of a component out: a bare string or list becomes a mapping that holds the name."""
+    """Expand the short forms of a component: a bare string or list becomes a mapping."""
     if isinstance(raw, str) and (slot.bare is None or (slot.kind, raw) in installed().named):
         return {slot.selector: raw}
     if isinstance(raw, str | list) and slot.bare is not None:
@@ -97,7 +97,7 @@ def normalise(slot: Slot, raw: Any) -> Any:
 
 
 def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | None:
-    """Turn the raw value at a slot into a component; None after noting a problem."""
+    """Turn the raw value of a slot into a component; None after adding a problem."""
     options = normalise(slot, raw)
     if not isinstance(options, dict):
         found.add(path, f"expected a name or a mapping, not {type(raw).__name__}")
@@ -121,7 +121,7 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
 
 
 def hooks(names: tuple[str, ...], found: Findings) -> None:
-    """Find and import the hook plugins of a recipe: with what they are, they are a part of the run as a component is."""
+    """Find and import the hook plugins of a recipe, and add them to the resolved components."""
     for position, name in enumerate(names):
         path = ("hooks", position)
         try:
@@ -135,7 +135,7 @@ def hooks(names: tuple[str, ...], found: Findings) -> None:
 
 
 def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config | None:
-    """Validate a mapping against a config class, its nested slots first; None after noting the problems."""
+    """Validate a mapping against a config class, its nested slots first; None after adding the problems."""
     if not isinstance(raw, Mapping):
         found.add(path, f"expected a mapping of options, not {type(raw).__name__}")
         return None
@@ -161,7 +161,7 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
 
 
 def _counted(given: Any, made: Any) -> bool:
-    """Return whether a boolean became a number: Python takes it for 0 or 1."""
+    """Return whether a boolean became a number, since pydantic accepts it as 0 or 1."""
     if isinstance(given, list | tuple) and isinstance(made, list | tuple):
         return any(map(_counted, given, made))
     return isinstance(given, bool) and type(made) in (int, float)
@@ -192,7 +192,7 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
-    """Turn what pydantic found in a value into problems with file, line, key and advice."""
+    """Turn errors of pydantic into problems with file, line, key and advice."""
     wrong: dict[Path, dict[str, str]] = {}  # where, why, and what was given
     for item in error.errors(include_url=False, include_context=False, include_input=True):
         location = (*path, *_keys(item["loc"], raw))
@@ -215,7 +215,7 @@ def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: typ
 
 
 def _keys(location: Path, raw: Any) -> Path:
-    """Leave out of a location in a value the names of types that pydantic puts behind a key where it tried several."""
+    """Return a location of pydantic without the names of the types that it tried for a union."""
     kept: Path = ()
     for part in location:
         held = raw if isinstance(raw, Mapping) else dict(enumerate(raw)) if isinstance(raw, list | tuple) else {}

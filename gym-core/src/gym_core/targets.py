@@ -1,4 +1,4 @@
-"""Whether a `target` leads somewhere, read from its source: importing it may take seconds, and torch."""
+"""Checks from source whether a `target` exists, since importing it may take seconds and load torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ANY = frozenset({"*", "__getattr__"})  #: names that stand for all others
 
 
 def exists(reference: str) -> bool:
-    """Whether `module:name` is there, without importing the module; true where there is no source to read it from."""
+    """Whether `module:name` exists, without importing the module; true where its source cannot be read."""
     module, _, path = reference.partition(":")
     return path.partition(".")[0] in (found := names(module)) or bool(path and found & ANY)
 
 
 @cache
 def names(module: str) -> frozenset[str]:
-    """Return the names that a module sets; `*` where its source does not tell, none where it cannot be read."""
+    """Return the names that a module defines; `*` where its source does not tell, none where it cannot be read."""
     top, *below = module.split(".")
     try:
         spec = find_spec(top)
@@ -34,7 +34,7 @@ def names(module: str) -> frozenset[str]:
 
 
 def defined(source: bytes, file: str) -> frozenset[str]:
-    """Return the names that the source of a module sets; those of ANY too where it does not tell. Raises as `compile` does."""
+    """Return the names that the source of a module defines; with ANY where it does not tell. Raises what `compile` raises."""
     symbols = symtable(decode_source(source), file, "exec").get_symbols()
     found = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported() or each.is_namespace()}
     return frozenset(found | (ANY if b"import *" in source else set()))

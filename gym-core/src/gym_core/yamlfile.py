@@ -1,4 +1,4 @@
-"""YAML files as plain data, with the line of every key, and safe against what a hostile file does.
+"""Reads YAML files as plain data with the line of every key, within limits against malicious files.
 
 Scalars are those of YAML 1.2: `no`, `on` and `2026-01-01` are text, `1e-5` is a number.
 """
@@ -25,7 +25,7 @@ _Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
 
 @dataclass(frozen=True)
 class Document:
-    """What a file says, and where: `marks` maps a key path to the `file:line` where it was written."""
+    """The data of a file; `marks` maps a key path to its `file:line`."""
 
     data: Any
     marks: dict[KeyPath, str]
@@ -62,7 +62,7 @@ _HINTS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's scanner and composer in Python, not in C, so that depth and size are bounded while it reads."""
+    """The loader of PyYAML in Python, not in C, so that depth and size are limited while it reads."""
 
     yaml_implicit_resolvers = RESOLVERS
     depth = nodes = 0
@@ -135,7 +135,7 @@ def _parse(text: str, source: str) -> Document:
 
 
 class _Reader:
-    """Turns composed nodes into plain data, noting marks and problems on the way."""
+    """Converts composed nodes to plain data, and collects marks and problems."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -153,7 +153,7 @@ class _Reader:
             self.problems.append(problem)
 
     def enter(self, node: yaml.Node) -> None:
-        """Count a node: aliases may put it inside itself, or make far more of it than the file shows."""
+        """Count a node: aliases may nest it in itself, or multiply it."""
         self.size += 1 + len(node.value) // 128
         if node in self.open or len(self.open) > MAX_DEPTH or self.size > MAX_SIZE:
             why = "an alias stands inside its own anchor" if node in self.open else "its aliases expand without bound"
@@ -183,7 +183,7 @@ class _Reader:
         return result
 
     def pairs(self, node: yaml.Node) -> _Pairs:
-        """Return the key and value nodes of a mapping by name; its own hide merged ones."""
+        """Return the key and value nodes of a mapping by name; its own keys take precedence over merged ones."""
         own: _Pairs = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:

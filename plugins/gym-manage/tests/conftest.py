@@ -63,7 +63,7 @@ class Shout(Exporter):
         return into
 
 class Watch:
-    """Wraps one seam and replaces another."""
+    """Wraps one hook and replaces another."""
     @hookimpl(wrapper=True)
     def load_model(self, run):
         return (yield)

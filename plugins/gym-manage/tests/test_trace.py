@@ -1,4 +1,4 @@
-"""`gym plugins trace`: what would be called at each seam, in the order of the calls, and whose it is."""
+"""`gym plugins trace`: what would be called at each hook, in the order of the calls, and whose it is."""
 
 from __future__ import annotations
 

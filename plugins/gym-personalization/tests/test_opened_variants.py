@@ -91,7 +91,7 @@ def test_models_that_are_not_kept_open_leave_the_memory(store: VariantStore) -> 
     engine.close()
 
 
-@pytest.mark.parametrize("where", ["decode", "way_of"])
+@pytest.mark.parametrize("where", ["decode", "cache_support_of"])
 def test_what_goes_wrong_around_an_answer_is_told_to_who_asked(
     store: VariantStore, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

@@ -36,10 +36,10 @@ from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import servers
 from gym_torch.generation import scheduler
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator, complete
-from gym_torch.generation.prefill import Begun
+from gym_torch.generation.prefill import ChunkedPrefill
 from gym_torch.kernels import fused_ops
 from gym_torch.patched_forward import plain
 
@@ -99,7 +99,7 @@ def test_it_computes_with_the_kernels_that_the_generator_takes(engine: LocalEngi
     """Those of a base before tenants stand in the place of its modules, and those of a model that gets a lane of its own."""
     own, lane = (AutoModelForCausalLM.from_pretrained(locate("tiny")) for _ in range(2))
     Generator(own, None)
-    scheduler.model_lane(lane, Way(True), 8)
+    scheduler.model_lane(lane, CacheSupport(True), 8)
     found, base, expected = (
         [name for name, part in model.named_modules() if not plain(part)]
         for model in (lane, open_source(ModelSource("tiny", "tiny"), Limits(), "float32").model, own)
@@ -335,7 +335,7 @@ def test_a_long_prompt_enters_in_parts_and_nobody_waits_for_it(engine: LocalEngi
     monkeypatch.setattr(scheduler, "CHUNK", 16)
     entered, advance = [], Decoding.advance
 
-    def advanced(self: Decoding, begun: Begun, count: int) -> None:
+    def advanced(self: Decoding, begun: ChunkedPrefill, count: int) -> None:
         entered.append((begun.done, len(self.rows), count))
         advance(self, begun, count)
 

@@ -143,7 +143,7 @@ def make_run(
 
 
 def train(run: Run) -> Artifact:
-    """Carry the run out, without the lock and the seams of the kernel."""
+    """Carry the run out, without the lock and the hooks of the kernel."""
     return run.recipe.algorithm.build(run=run, model=run.recipe.model.build(run=run)).train()
 
 

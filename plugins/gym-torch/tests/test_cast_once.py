@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gym_testkit.architectures import build
 from gym_torch.generation import generator
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.generator import Generator
 from gym_torch.kernels import few_row_products
@@ -38,12 +38,15 @@ def test_a_weight_is_cast_once(trains: bool, monkeypatch: pytest.MonkeyPatch) ->
     model = build("llama").requires_grad_(trains)
     monkeypatch.setattr(few_row_products.CHOICES, "always", False)  # else kernels multiply by the copies
     with Casts(model) as seen, torch.autocast("cpu", torch.bfloat16):
-        made = Generator(model, None, way=Way(True)).generate(PROMPTS, 8, temperature=1.0, stop_ids=())
+        made = Generator(model, None, support=CacheSupport(True)).generate(PROMPTS, 8, temperature=1.0, stop_ids=())
     assert seen.counts and set(seen.counts.values()) == {1}
     assert not any("forward" in vars(part) for part in model.modules() if isinstance(part, nn.Linear))
     monkeypatch.setattr(generator, "cast_once", lambda model: nullcontext())
     with torch.autocast("cpu", torch.bfloat16):
-        assert Generator(model, None, way=Way(True)).generate(PROMPTS, 8, temperature=1.0, stop_ids=()) == made
+        assert (
+            Generator(model, None, support=CacheSupport(True)).generate(PROMPTS, 8, temperature=1.0, stop_ids=())
+            == made
+        )
 
 
 def test_other_layers_are_left_alone() -> None:

@@ -17,7 +17,7 @@ from gym_adapters import LoRA
 from gym_core import RecipeError, Run
 from gym_core.record import RunRecord
 from gym_torch import DDP, FSDP
-from gym_torch.compile_ahead import TRIAL, has_room, said
+from gym_torch.compile_ahead import TRIAL, has_room, trial_printed
 from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Trial
 from gym_torch.kernels import onednn_linear
@@ -171,10 +171,12 @@ def test_a_run_that_ends_before_does_not_wait(tmp_path: Path, capsys: pytest.Cap
 
 def test_what_libraries_print_at_the_end_of_the_process_is_not_what_it_found() -> None:
     line = f"{TRIAL}{json.dumps(asdict(FASTER))}"
-    assert said(0, f"loading\n\n{line}\nwarning: 1 leaked object at shutdown\n") == FASTER
-    assert said(1, "Traceback\nValueError: no such layer\n").error.endswith("ended with 1: ValueError: no such layer")
-    assert said(0, "nothing").error and said(-9, "").error.endswith("ended with -9: ")
-    assert not said(-9, line).pays
+    assert trial_printed(0, f"loading\n\n{line}\nwarning: 1 leaked object at shutdown\n") == FASTER
+    assert trial_printed(1, "Traceback\nValueError: no such layer\n").error.endswith(
+        "ended with 1: ValueError: no such layer"
+    )
+    assert trial_printed(0, "nothing").error and trial_printed(-9, "").error.endswith("ended with -9: ")
+    assert not trial_printed(-9, line).pays
 
 
 def test_a_model_that_the_memory_has_no_room_for_is_not_loaded_twice() -> None:

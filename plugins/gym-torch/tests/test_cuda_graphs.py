@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from gym_testkit.architectures import ready
 from gym_torch.attention import cached_attention
 from gym_torch.generation import cuda_graphs, passes
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.cuda_graphs import Graphs, captured, graphs_for
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator
@@ -82,7 +82,7 @@ def rows() -> list[Row]:
 
 def said(given: list[Row], family: str, drops: bool = False, **how: Any) -> list[tuple[list[int], list[float]]]:
     """Rows enter in threes while others are decoded; some are dropped."""
-    batch, waiting = Decoding(ready(family), Way(True), 64, **how), list(given)
+    batch, waiting = Decoding(ready(family), CacheSupport(True), 64, **how), list(given)
     while waiting or batch.rows:
         entering, waiting = waiting[:3], waiting[3:]
         if entering:
@@ -106,7 +106,7 @@ def test_rows_come_and_go_and_say_the_same(graphs, monkeypatch, family, drops):
 def test_a_generator_uses_them_in_the_precision_of_autocast(graphs, monkeypatch):
     def made() -> list[Any]:
         with torch.autocast("cpu", torch.bfloat16):
-            return Generator(ready("qwen3"), None, way=Way(True)).generate(PROMPTS, 12, stop_ids=())
+            return Generator(ready("qwen3"), None, support=CacheSupport(True)).generate(PROMPTS, 12, stop_ids=())
 
     found = made()
     assert graphs[0].trusted and graphs[0].steps
@@ -149,10 +149,10 @@ def test_a_gpu_says_the_same_with_graphs_and_without(monkeypatch, dtype):
     model = ready("qwen3").to("cuda", dtype)
     made: list[Graphs] = []
     monkeypatch.setattr(passes, "graphs_for", lambda model: made.append(Graphs(model, captured)) or made[-1])
-    found = Generator(model, None, way=Way(True)).generate(PROMPTS, 24, stop_ids=())
+    found = Generator(model, None, support=CacheSupport(True)).generate(PROMPTS, 24, stop_ids=())
     assert made[0].trusted and made[0].steps
     monkeypatch.setattr(passes, "graphs_for", lambda model: None)
-    plain = Generator(model, None, way=Way(True)).generate(PROMPTS, 24, stop_ids=())
+    plain = Generator(model, None, support=CacheSupport(True)).generate(PROMPTS, 24, stop_ids=())
     for one, other in zip(found, plain, strict=True):
         assert one.log_probs[1] == pytest.approx(other.log_probs[1], abs=1e-3 if dtype == torch.float32 else 0.1)
     if dtype == torch.float32:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from gym_testkit.architectures import build, ready
-from gym_torch.generation.cache_support import Way, way_of
+from gym_torch.generation.cache_support import CacheSupport, cache_support_of
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.generator import Generator, decode_batch
 from gym_torch.generation.kv_cache import RowCache
@@ -30,7 +30,7 @@ LONG = [(7 * place) % 47 + 3 for place in range(3 * BLOCK + 5)]
 
 def session(prefixes: PrefixCache | None = None, family: str = "qwen3") -> Decoding:
     model = ready(family)
-    return Decoding(model, way_of(model, 128, decode_batch), 128, prefixes=prefixes)
+    return Decoding(model, cache_support_of(model, 128, decode_batch), 128, prefixes=prefixes)
 
 
 def through(batch: Decoding, *rows: Row) -> list[list[int]]:
@@ -167,7 +167,7 @@ def test_what_is_kept_of_a_row_that_ends_amid_guesses_is_its_text(ragged: bool) 
 
     row.adjust = said
     model, prefixes = ready("qwen3"), PrefixCache(2**20)
-    way = replace(way_of(model, 128, decode_batch), ragged=ragged)
+    way = replace(cache_support_of(model, 128, decode_batch), ragged=ragged)
     through(Decoding(model, way, 128, prefixes=prefixes), row)
     text = [*row.prompt, *row.completion.tokens]
     kept = prefixes.length("ann", [*text, 1])
@@ -195,7 +195,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     model.model.layers[0].self_attn.k_proj.register_forward_hook(break_some)
 
     def said(broken: bool) -> list[int]:
-        batch = Decoding(model, Way(True), 200, around=around)
+        batch = Decoding(model, CacheSupport(True), 200, around=around)
         batch.admit([Row(tuple(LONG[:37]), 12, key="long")])
         if broken:
             other = Row(tuple(LONG[1:38]), 12, key="broken")

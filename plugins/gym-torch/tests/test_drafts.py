@@ -8,7 +8,7 @@ from gym_torch_decoding import PROMPTS, kernels
 from torch import Tensor
 
 from gym_testkit.architectures import VOCABULARY, ready
-from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.cache_support import cache_support_of
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST, WORDS, Drafts
 from gym_torch.generation.generator import decode_batch
@@ -24,7 +24,7 @@ TEXT = [3 + (7 * place) % 23 for place in range(40)]
 
 def session(family: str, guesses: int, prefixes: PrefixCache | None = None) -> Decoding:
     model = ready(family)
-    return Decoding(model, way_of(model, 128, decode_batch), 128, prefixes=prefixes, guesses=guesses)
+    return Decoding(model, cache_support_of(model, 128, decode_batch), 128, prefixes=prefixes, guesses=guesses)
 
 
 def quoting(row: Row, wrong: int = 0) -> None:

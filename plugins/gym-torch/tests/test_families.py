@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from gym_core import GymError
 from gym_testkit import families
 from gym_torch.attention.segment_attention import NAME, segment_attention
-from gym_torch.model.layout_support import fit
+from gym_torch.model.layout_support import layout_support_of
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 from gym_torch.segment_spans import Spans
 
@@ -78,21 +78,21 @@ def test_a_threshold_that_no_trial_on_the_model_reaches_is_seen(
     rope = model.config.rope_parameters
     if threshold in rope:
         rope[threshold] = 4096
-    assert fit(model, samples).layout is layout
+    assert layout_support_of(model, samples).layout is layout
 
 
 def test_what_no_sample_reaches_does_not_count() -> None:
     model = far("phi3 longrope", original_max_position_embeddings=4096)
     model.config.rope_parameters["original_max_position_embeddings"] = 4096
-    assert fit(model, 4096).layout is PACKED and model.config._attn_implementation == NAME
-    assert fit(model, 4097).layout is ALONE
+    assert layout_support_of(model, 4096).layout is PACKED and model.config._attn_implementation == NAME
+    assert layout_support_of(model, 4097).layout is ALONE
 
 
 def test_tokens_that_see_what_they_are_to_predict_are_refused() -> None:
     model = families.build("roberta")
     model.config.is_decoder = False
     with pytest.raises(GymError, match="tokens see those after them"):
-        fit(model)
+        layout_support_of(model)
 
 
 class Odd(LlamaForCausalLM):
@@ -105,7 +105,9 @@ class Odd(LlamaForCausalLM):
 
 
 def test_what_cannot_be_tried_out_is_computed_one_by_one() -> None:
-    found = fit(Odd(LlamaConfig(hidden_size=128, intermediate_size=64, num_hidden_layers=1, vocab_size=64)))
+    found = layout_support_of(
+        Odd(LlamaConfig(hidden_size=128, intermediate_size=64, num_hidden_layers=1, vocab_size=64))
+    )
     assert found.layout is ALONE and "too narrow" in found.why
 
 

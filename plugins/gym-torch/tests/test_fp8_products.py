@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gym_core import GymError
 from gym_testkit.architectures import build
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.generator import Generator
 from gym_torch.model import fp8_products
 from gym_torch.model.fp8_products import (
@@ -162,7 +162,7 @@ def test_what_cannot_compute_so_is_refused(monkeypatch):
 def test_generation_rounds_weights_once_and_says_the_same(monkeypatch):
     model, tokens = build("llama").eval(), torch.tensor([[5, 6, 7]])
     use(model, "rowwise")
-    made = Generator(model, None, way=Way(True)).generate(tokens.tolist(), 4, stop_ids=())
+    made = Generator(model, None, support=CacheSupport(True)).generate(tokens.tolist(), 4, stop_ids=())
     plain = model(tokens).logits
     scores = plain[0, -1].log_softmax(-1)
     assert float(scores[made[0].tokens[0]]) == pytest.approx(made[0].log_probs[0], abs=1e-6)

@@ -15,7 +15,7 @@ from gym_testkit.architectures import build, ready
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.generation.generator import Generator, complete
 from gym_torch.generation.row import Completion
-from gym_torch.generation.shared_prefixes import shares
+from gym_torch.generation.shared_prompts import shares
 from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED
 

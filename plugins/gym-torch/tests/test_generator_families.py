@@ -10,12 +10,12 @@ from gym_testkit import families
 from gym_testkit.architectures import FAMILIES, build, ready
 from gym_torch.attention import cached_attention
 from gym_torch.generation import cache_support
-from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.cache_support import cache_support_of
 from gym_torch.generation.generator import Generator, decode_batch
-from gym_torch.generation.shared_prefixes import shares
+from gym_torch.generation.shared_prompts import shares
 from gym_torch.kernels import few_row_products
 from gym_torch.model import layout_support
-from gym_torch.model.layout_support import fit, in_small
+from gym_torch.model.layout_support import layout_support_of, miniature_support
 from gym_torch.packing import PACKED
 
 
@@ -101,7 +101,7 @@ OTHERS = (
 @pytest.mark.parametrize("family", OTHERS)
 def test_whatever_a_family_keeps_greedy_is_a_pass_over_the_whole_text(family: str) -> None:
     model = families.build(family)
-    fit(model)
+    layout_support_of(model)
     prompts, limits = (
         [[3 + (5 * place + length) % 50 for place in range(length)] for length in (2, 21, 9, 9)],
         (10, 6, 14, 14),
@@ -117,15 +117,15 @@ def test_a_prompt_is_shared_only_where_that_was_tried() -> None:
     prompts = [[3 + place % 50 for place in range(66)]] * 4
     for family, shared in (("llama", True), ("qwen2_moe windows", False), ("diffllama", False)):
         model = families.build(family)
-        fit(model)
-        found = way_of(model, 80, decode_batch).shared and shares(model, prompts)
+        layout_support_of(model)
+        found = cache_support_of(model, 80, decode_batch).shared and shares(model, prompts)
         assert found is shared, family
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "deepseek_v3", "mixtral", "falcon", "gpt_oss"])
 def test_a_cache_is_used_where_it_can_be(family: str) -> None:
     model = ready(family) if family in FAMILIES else families.build(family)
-    assert way_of(model, 80, decode_batch).cached
+    assert cache_support_of(model, 80, decode_batch).cached
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
@@ -133,5 +133,5 @@ def test_what_is_found_out_is_the_same_where_the_caller_rounds(family: str, monk
     for known in (cache_support, layout_support):
         monkeypatch.setattr(known, "_KNOWN", {})
     with torch.autocast("cpu", torch.bfloat16):
-        assert way_of(ready(family), 64, decode_batch).cached
-        assert in_small(ready(family), 64, packs=True).layout is PACKED
+        assert cache_support_of(ready(family), 64, decode_batch).cached
+        assert miniature_support(ready(family), 64, packs=True).layout is PACKED

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gym_testkit.architectures import ready
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Row
 from gym_torch.generation.scheduler import ClosedError, Job, Lane, Scheduler, model_lane
@@ -20,7 +20,7 @@ PROMPT, PATIENCE = (3, 4, 5), 20  #: seconds
 
 
 def lane_of(prefixes: PrefixCache | None = None) -> Lane:
-    return model_lane(ready("qwen3"), Way(True, ragged=True), 128, prefixes=prefixes)
+    return model_lane(ready("qwen3"), CacheSupport(True, ragged=True), 128, prefixes=prefixes)
 
 
 def job(lane: Lane, count: int = 4, limit: int = 64, scope: str | None = None) -> tuple[Job, Future[Any]]:

@@ -1,6 +1,6 @@
 """The command line. Importing this module, `--help` and `--plugins list` import no plugin, no pydantic and no pluggy.
 
-Commands of plugins come from the group `gym.commands`; until one is run, all that is known of it is what its source says.
+Commands of plugins come from the group `gym.commands`; until one is run, only its source is read, for the help.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """The kernel's commands and those of plugins, imported when they are run. A plugin adds to a group with `group.command`."""
+    """Commands of the kernel and of plugins, imported when they are run. `group.command` names a command in a group."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] = MappingProxyType({}), **more: Any) -> None:
         super().__init__(*args, **more)
@@ -40,7 +40,7 @@ class Commands(click.Group):
         self.prefix = "" if lazy else f"{self.name}."
 
     def _plugins(self) -> dict[str, str]:
-        """Return the commands of plugins in this group, each with what it says of itself."""
+        """Return the commands of plugins in this group with their short help."""
         own, head = {*self.lazy, *self.commands}, self.prefix
         of = [(entry.name.removeprefix(head), entry) for entry in entries("commands") if entry.name.startswith(head)]
         return {name: f"{_purpose(e)} [{e.dist}]" for name, e in of if "." not in name and name not in own}
@@ -69,7 +69,7 @@ class Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; a misspelt one gets the nearest name, one that is not installed the package that brings it."""
+        """Find the command. The error of an unknown one has the nearest name, or the package that provides it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
             package = catalogue().get(f"commands/{self.prefix}{args[0]}")
             path, near = context.command_path, nearest(args[0], self.list_commands(context))
@@ -89,7 +89,7 @@ class Commands(click.Group):
 
 
 def _purpose(entry: Entry) -> str:
-    """Return the first sentence of a command's docstring, read from its source since nothing is imported; else its package's."""
+    """Return the first line of a command's docstring, read from its source, else the summary of its package."""
     module, _, name = entry.value.partition(":")
     for folder in sys.path:
         with suppress(OSError, UnicodeDecodeError):
@@ -114,17 +114,17 @@ def main() -> None:
     """Run the command line; the one place where errors become text and exit codes."""
     codes: list[int] = []
     atexit.register(_leave, codes)  # before anybody else's: the first one is called last
-    _refuse_to_vanish()
-    _collect_later()
+    _guard_exit()
+    _delay_garbage_collection()
     codes.append(run(sys.argv[1:]))
     os._exit = _exit
     sys.exit(codes[0])
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process without taking apart what was imported: it takes a second, and libraries print what they find left.
+    """Exit without the shutdown of the interpreter, which takes a second and makes some libraries print.
 
-    What has no code had its traceback printed. What cannot be written is told, and is an exit code, by Python's own end.
+    Without a code, or if output cannot be flushed, the normal shutdown reports it and sets the exit code.
     """
     with suppress(OSError, IndexError):
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the process was started with it closed
@@ -132,8 +132,8 @@ def _leave(codes: list[int]) -> None:
         _exit(codes[0])
 
 
-def _refuse_to_vanish() -> None:
-    """See to it that a command which somebody's code cuts short, by `os._exit` or by becoming another program, never says 0."""
+def _guard_exit() -> None:
+    """Make sure that a command that other code ends by `os._exit` or `os.exec*` does not exit with 0."""
     own = os.getpid()
 
     def leave(status: int) -> NoReturn:
@@ -150,8 +150,8 @@ def _refuse_to_vanish() -> None:
     sys.addaudithook(watch)
 
 
-def _collect_later() -> None:
-    """Have the collector of garbage look at nothing until more is made than by imports: it all stays, and takes it a second."""
+def _delay_garbage_collection() -> None:
+    """Delay the first garbage collection until after imports: it would take a second and free nothing."""
     usual = gc.get_threshold()
 
     def begin(*_: object) -> None:

@@ -61,7 +61,7 @@ def _lines(groups: dict[str, list[Entry]]) -> list[str]:
 
 
 def _nothing() -> str:
-    """Say what there is to install."""
+    """Return the message for an installation without plugins."""
     known = {name: package for name, package in catalogue().items() if not name.startswith(("facade/", "absent/"))}
     first = dict.fromkeys(known[name] for name in TO_FINE_TUNE if name in known)
     packages = ", ".join(sorted({*known.values()}))

@@ -6,10 +6,10 @@ The public names below are imported on first use; nothing heavy is imported unti
 from __future__ import annotations
 
 from gym_core.lazy import lazily
-from gym_torch.quiet import keep_back
+from gym_torch.log_filters import drop_log_messages
 
 __version__ = "0.1.0"
-keep_back()  # before anything below imports transformers, which imports torchao where it is installed
+drop_log_messages()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {
     "gym_export.config": "GGUF ONNX ExecuTorch Ollama OpenVINO SafetensorsExporter TorchScript",

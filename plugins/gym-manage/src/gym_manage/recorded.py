@@ -53,7 +53,7 @@ def recorded(path: Path) -> Recorded:
 
 
 def reopened(source: Mapping[str, Any], output: Path) -> tuple[Run, Any]:
-    """Return the run in `output` and its seams, with a recipe that is given anew: to export or to quantize what it made."""
+    """Return the run in `output` and its hooks, with a recipe that is given anew: to export or to quantize what it made."""
     recipe = load_recipe(source)
     return Run(recipe, output, RunRecord(output / "run.json")), manager_for(recipe.hooks).hook
 

@@ -32,7 +32,7 @@ from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError
 from gym_personalization.opened_variants import OpenedVariants, Prompt, Ready, messages_of
-from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.cache_support import cache_support_of
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
@@ -213,7 +213,7 @@ class ServingEngine:
         """Return where the rows of a model are decoded."""
         if ready.home not in self._lanes:
             longest = _longest(ready)
-            way = way_of(ready.model, longest, decode_batch)
+            way = cache_support_of(ready.model, longest, decode_batch)
             self._lanes[ready.home] = model_lane(ready.model, way, longest, self._around)
         return self._lanes[ready.home]
 

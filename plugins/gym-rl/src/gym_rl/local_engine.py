@@ -11,7 +11,7 @@ from gym_torch.generation.generator import Generator
 from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
-from gym_torch.model.layout_support import in_small
+from gym_torch.model.layout_support import miniature_support
 from gym_torch.packing import ALONE
 
 
@@ -35,7 +35,7 @@ class LocalEngine:
         """Use the model as it is at each call."""
         self.generator = Generator(adapted.model, tokenizer, config.max_batch, routers)
         self.rounds = precision != "fp32"
-        self.exact = not self.rounds and in_small(adapted.model, None, packs=False).layout is not ALONE
+        self.exact = not self.rounds and miniature_support(adapted.model, None, packs=False).layout is not ALONE
 
     def refresh(self) -> None:
         """Do nothing: the weights are the trainer's own."""

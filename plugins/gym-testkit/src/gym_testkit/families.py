@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from gym_core import GymError
 from gym_torch.batch import Piece
-from gym_torch.model.layout_support import Fit, fit
+from gym_torch.model.layout_support import LayoutSupport, layout_support_of
 from gym_torch.model.miniature import VOCABULARY, enlarge, shrunk
 from gym_torch.policy import Policy
 
@@ -88,7 +88,7 @@ def build(name: str) -> PreTrainedModel:
 class Trial:
     """What became of a family."""
 
-    found: Fit | None  #: how it is computed; None where transformers does not run it, or it is refused
+    found: LayoutSupport | None  #: how it is computed; None where transformers does not run it, or it is refused
     error: float = 0.0  #: largest relative difference of the loss of a sample from that of plain transformers
     why: str = ""  #: why it is not run
 
@@ -110,7 +110,7 @@ def trial(name: str) -> Trial:
     except Exception as error:  # whatever a family raises where it cannot be run by transformers itself
         return Trial(None, why=f"transformers: {type(error).__name__}: {str(error).strip().splitlines()[0][:90]}")
     try:
-        found = fit(model)
+        found = layout_support_of(model)
     except GymError as error:
         return Trial(None, why=error.problems[0].why)
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""How a run is put together: from a recipe and a loaded model to a job that the loop works on, top to bottom.
+"""Assembles a run: from a recipe and a loaded model to a job for the loop, in order.
 
-Each phase is a function in the room that it belongs to. The order matters: weights of a checkpoint come before first values,
-both before layers are laid out over processes, and the optimizer comes last.
+Each phase is a function in the subpackage that it belongs to. The order matters: weights of a checkpoint are loaded before
+adapters are initialized, both before the model is distributed over processes, and the optimizer is created last.
 """
 
 from __future__ import annotations
@@ -58,19 +58,20 @@ class Training:
     """Trains one recipe; `train()` continues where an earlier process stopped."""
 
     def __init__(self, config: TorchAlgorithm, run: Run, model: LoadedModel) -> None:
-        """Take what is trained, and do nothing with it yet."""
+        """Store the arguments; all work is in `train`."""
         self.config, self.run, self.model = config, run, model
 
     def train(self) -> Artifact:
-        """Train to the end, write the model to `output/model` and say how it went."""
+        """Train to the end, write the model to `output/model`, and return its artifact."""
         with ExitStack() as resources:
             return assemble_and_train(self.config, self.run, self.model, resources)
 
 
 def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, resources: ExitStack) -> Artifact:
-    """Put the job of a run together, have the loop work on it, and return what was made.
+    """Assemble the job of a run, train it, and return the artifact.
 
-    What the algorithm wants closed is entered into `resources`. Raises what the components of the recipe raise.
+    Resources of the algorithm are entered into `resources`, which the caller closes. Raises what the components of the recipe
+    raise.
     """
     recipe = run.recipe
     check_loaded(model, recipe.model or "the hook load_model", "model")
@@ -179,7 +180,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 
 
 def begin(parts: Parts[Any, Any, Any], objective: Objective[Any, Any], source: Source) -> None:
-    """Find the first values of what trains, check that the policy is what it is compared with, and keep what it began as."""
+    """Initialize what trains, check that the policy equals its reference at the start, and save initial values."""
     ready = partial(load, parts.references)
     first = partial(first_step, parts.policy, objective, source, parts.spread, parts.train.seed, ready)
     with parts.spread.whole_rows():  # what an adapter sees of a layer is then what one process does
@@ -190,7 +191,7 @@ def begin(parts: Parts[Any, Any, Any], objective: Objective[Any, Any], source: S
 
 
 def load(references: tuple[Reference, ...]) -> None:
-    """Have the references that are asked in every step in memory."""
+    """Load the references that are used in every step."""
     for reference in references:
         if reference.needed:
             reference.load()

@@ -1,7 +1,7 @@
-"""What an algorithm trains beside the model: a module with parameters of its own, such as a value head or a critic.
+"""A module that an algorithm trains together with the model, such as a value head or a critic.
 
-It is in the optimizer, in checkpoints and in every process as the model is, and lies beside the weights of the model in what
-a run makes. Exporting or merging the model leaves it behind.
+Its parameters are in the optimizer, in checkpoints and in every process, as those of the model are, and it is saved in the
+directory of the trained model. Exporting or merging the model leaves it out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gym_torch.trained_part import TrainedPart
 
 
 class AuxiliaryModule(nn.Module, TrainedPart, ABC):
-    """Base of the modules that `gym_torch.objective.Objective.auxiliary_modules` returns; what trains is fp32."""
+    """Base of the modules that `gym_torch.objective.Objective.auxiliary_modules` returns; trained parameters are fp32."""
 
     @abstractmethod
     def save(self, path: Path, exact: bool = False) -> None:
-        """Write it into the directory of the model, without pickle; with `exact` so that `restore` loses no bit."""
+        """Write it into the directory of the model, without pickle; `exact` keeps fp32, so that `restore` is bit-exact."""
 
     @abstractmethod
     def restore(self, path: Path) -> None:
-        """Put back what `save` wrote into a directory. Raises GymError where that is something else."""
+        """Load what `save` wrote into a directory. Raises GymError where names or shapes differ."""

@@ -1,4 +1,4 @@
-"""What a model is given: rows of tokens, the segments in them and the labels to predict.
+"""Batches: rows of tokens, the segments in them, and the labels to predict.
 
 A segment is one sample (or a prompt that several share). This module lays them out in one packed row or in padded
 rows; it knows nothing of losses.
@@ -23,7 +23,7 @@ class Example(Protocol):
 
     @property
     def id(self) -> str:
-        """Where the sample comes from, for messages."""
+        """Name of the sample in messages."""
         ...
 
     @property
@@ -33,12 +33,12 @@ class Example(Protocol):
 
     @property
     def trained(self) -> npt.NDArray[np.bool_]:
-        """Whether each token is one to predict and learn from, `[length]`."""
+        """Whether each token is a label, `[length]` bool."""
         ...
 
 
 class Piece(NamedTuple):
-    """The plainest `Example`, for what is made on the way: a prompt apart from its answers, or a trial."""
+    """A plain `Example`, for prompts apart from their responses, and for trials."""
 
     id: str
     tokens: npt.NDArray[np.int32]
@@ -51,12 +51,12 @@ class Branching(Protocol):
 
     @property
     def segments(self) -> Sequence[tuple[int, int | None]]:
-        """Tokens of each segment, and the number of the earlier one that it continues."""
+        """Tokens of each segment, and the index of the earlier segment that it continues."""
         ...
 
 
 def apart(examples: Sequence[Example]) -> tuple[list[Example], tuple[int | None, ...]]:
-    """Return samples with the segments of `Branching` ones apart, and what each continues; what `packed` and `padded` take."""
+    """Split `Branching` samples into segments; return them and the prefix of each, the arguments of `packed` and `padded`."""
     pieces: list[Example] = []
     prefixes: list[int | None] = []
     for example in examples:
@@ -91,7 +91,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens and the labels among them. Subclass it to carry more tensors, or mappings of them; `to` moves them all."""
+    """Tokens and labels. A subclass may have more tensors, or mappings of tensors; `to` moves them all."""
 
     tokens: Tensor  #: [rows, length] int64
     positions: Tensor  #: [rows, length] int64; each segment counts from 0, or on from its prefix
@@ -237,7 +237,7 @@ def alone(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> B
 
 
 def _targets(examples: Sequence[Example], starts: Sequence[int], before: Sequence[int | None]) -> dict[str, Tensor]:
-    """Return what is predicted and by which hidden state, for examples that begin at these flat positions.
+    """Return the labels and the hidden states that predict them, for examples that begin at these flat positions.
 
     The state of one token predicts the next; the first is predicted by the state at `before`, or by none.
     """

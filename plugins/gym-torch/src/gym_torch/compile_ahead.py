@@ -1,7 +1,7 @@
-"""Compiles the layers of a run in a process of its own, which leaves their code in the folder that the run looks in.
+"""Compiles the layers of a run in a background process, which writes the code to the folder that the run loads it from.
 
-The process builds the model as the run does, from the recipe in `run.json`. It ends with the run, for its input is a pipe
-that nobody else holds; a run that asked for compiled layers and is over before they are there tells it to go on.
+The process builds the model from the recipe in `run.json`. It ends with the run, when its standard input, a pipe of the run, is
+closed; a run that asked for compiled layers and ends before they are ready tells it to continue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRIAL = "trial: "  #: begins the line in which the process says what it found
 def changeover_of(
     run: Run, layers: Layers, asked: bool | str, tokens: int, alone: bool = True, everywhere: Everywhere = list
 ) -> Changeover:
-    """Return what compiles the layers of a run over so many tokens, or leaves them as they are.
+    """Return the changeover of a run of `tokens` tokens to compiled layers, or none.
 
     `alone` says whether one process trains; `everywhere` joins the lists of all of them. Layers on an accelerator, those of
     several processes, and those of a model that the memory has no room for twice, are tried before the first step.
@@ -67,12 +67,12 @@ def changeover_of(
     trial = run.ranks.agree(lambda: (compiled_code.known(layers.what) or {}).get("trial"))
     if trial is None and not (alone and run.recipe.model is not None and has_room(layers.model)):
         trial = run.ranks.agree(lambda: asdict(layers.tried()))
-    ahead = Beside(run, layers) if trial is None else Known(Trial(**trial))
+    ahead = BackgroundCompilation(run, layers) if trial is None else KnownTrial(Trial(**trial))
     return Changeover(run.record, compiled, ahead, asked)
 
 
 def wanted(layers: Layers, asked: bool | str, tokens: int) -> bool:
-    """Whether somebody asks for compiled layers, or they may pay: how long the run will take is judged by one layer."""
+    """Whether compiled layers are asked for, or may be faster for a run of this length, estimated from one layer."""
     count = len(recomputable(layers.model))
     if not count or not asked:
         return False
@@ -80,15 +80,15 @@ def wanted(layers: Layers, asked: bool | str, tokens: int) -> bool:
 
 
 def has_room(model: nn.Module, free: int | None = None) -> bool:
-    """Whether a model on the CPU may be loaded once more beside itself; `free` are the bytes for it, by default all there are."""
+    """Whether memory has room for a second copy of a model on the CPU; `free` bytes, by default what is available."""
     tensors = [*model.parameters(), *model.buffers()]
     held = sum(tensor.nbytes for tensor in tensors)
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     return on_cpu and (psutil.virtual_memory().available if free is None else free) >= ROOM * held
 
 
-class Known(Ahead):
-    """What was found before the run."""
+class KnownTrial(Ahead):
+    """A trial that an earlier run finished."""
 
     def __init__(self, trial: Trial) -> None:
         """Take it."""
@@ -105,8 +105,8 @@ class Known(Ahead):
         """Do nothing."""
 
 
-class Beside(Ahead):
-    """The process that compiles."""
+class BackgroundCompilation(Ahead):
+    """The background process that compiles."""
 
     def __init__(self, run: Run, layers: Layers) -> None:
         """Start it."""
@@ -122,18 +122,18 @@ class Beside(Ahead):
         self._tell(json.dumps(told))
 
     def found(self) -> Trial | None:
-        """Return what it found; None while it works."""
+        """Return its trial; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         self._said.seek(0)
-        trial = said(code, self._said.read().decode(errors="replace"))
+        trial = trial_printed(code, self._said.read().decode(errors="replace"))
         if not trial.error and compiled_code.known(self._what) is None:
             return replace(trial, error="the process that compiles them built other layers than the run has")
         return trial
 
     def leave(self) -> None:
-        """Tell it to live longer than the run."""
+        """Tell it to continue after the end of the run."""
         self._left = True
         self._tell(GO_ON)
 
@@ -144,7 +144,7 @@ class Beside(Ahead):
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        """End it and what it started, unless it was told to go on."""
+        """End it and its children, unless `leave` was called."""
         if not self._left:
             if self._process.poll() is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -160,8 +160,8 @@ class Beside(Ahead):
             self._process.stdin.flush()
 
 
-def said(code: int, text: str) -> Trial:
-    """Return the trial that a process printed which ended with a code; libraries may print before it, and at their end."""
+def trial_printed(code: int, text: str) -> Trial:
+    """Return the trial in the output of a process with its exit code; libraries may print before and after it."""
     lines = text.splitlines()
     trial = next((line for line in reversed(lines) if line.startswith(TRIAL)), None)
     if code or trial is None:
@@ -170,7 +170,7 @@ def said(code: int, text: str) -> Trial:
 
 
 def main() -> None:
-    """Compile what the first line of standard input tells of, and print the trial."""
+    """Compile the layers that the first line of standard input describes, and print the trial."""
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "sched_setscheduler"):  # where the run has a priority above all others, this has not
@@ -182,7 +182,7 @@ def main() -> None:
 
 
 def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
-    """Return the layers of the model that the run of a record trains, built anew."""
+    """Build the model of the run with this record, and return its layers."""
     told = Unwritten(record)
     recipe = load_recipe(told.read()["recipe"])
     if recipe.model is None:

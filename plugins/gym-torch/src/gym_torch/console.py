@@ -1,4 +1,4 @@
-"""Where the engine talks to people: standard error, so that what commands print for machines stays clean."""
+"""Messages for people on standard error, so that standard output has only the results of commands."""
 
 from __future__ import annotations
 

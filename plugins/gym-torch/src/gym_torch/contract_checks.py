@@ -1,4 +1,4 @@
-"""What the code of a plugin returns is held against what its kind promises, before the engine works with it."""
+"""Checks that return values of plugin code have the types that the kind promises."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def figures(found: object, measure: str) -> Mapping[str, float]:
 
 
 def loss(found: object, objective: object) -> tuple[Tensor, Metrics]:
-    """Return what an objective made of a batch. Raises PluginError unless it is a scalar to go back from, and its metrics."""
+    """Return loss and metrics of an objective. Raises PluginError unless the loss is a differentiable scalar."""
     match found:
         case (Tensor(shape=()) as total, Mapping() as metrics):
             bare = [name for name, metric in metrics.items() if not isinstance(metric, Metric)]
@@ -76,7 +76,7 @@ def check_names(metrics: Collection[str], by: str, beside: Collection[str] = OF_
 
 
 def plain_data(found: object, by: str, key: str, holder: str = "checkpoint") -> object:
-    """Return what a file is to keep of a state. Raises PluginError where JSON would not give it back as it is."""
+    """Return a state as plain data. Raises PluginError where JSON does not restore it unchanged."""
 
     def look(value: object, place: str) -> None:
         match value:

@@ -1,4 +1,4 @@
-"""What an algorithm contributes to a run beside its objective, and what it is given to make that of.
+"""What an algorithm contributes to a run besides its objective, and the parts of the run that it gets for that.
 
 The assembly (`gym_torch.assembly`) has made everything else before it asks, and uses what it gets.
 """

@@ -1,4 +1,4 @@
-"""Models beside the one that a run is about, made as its backend declares: references and critics."""
+"""Further models of a run, such as references and critics, loaded as its backend declares."""
 
 from __future__ import annotations
 

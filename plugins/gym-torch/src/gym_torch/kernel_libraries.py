@@ -1,4 +1,4 @@
-"""The libraries of kernels that a recipe names, for the time of a run: asked what they compute, and never taken on trust."""
+"""Opens the libraries of kernels that a recipe names, for the time of a run."""
 
 from __future__ import annotations
 

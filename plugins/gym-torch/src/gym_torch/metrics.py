@@ -1,4 +1,4 @@
-"""What a metric of an objective means: how its values in the batches of a step become the one number that is logged."""
+"""Metrics of objectives: how the values of the batches of a step are reduced to the number that is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a model: what must be there before anything of it is loaded, and one weight of them."""
+"""Checks the files of a model before it is loaded, and reads single weights of it."""
 
 from __future__ import annotations
 

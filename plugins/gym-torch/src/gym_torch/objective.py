@@ -1,4 +1,4 @@
-"""What an algorithm adds to the engine: how examples become a batch, and how a batch becomes a loss."""
+"""The base of objectives: how examples are collated into a batch, and how the loss of a batch is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is watched: what the loop tells, and to whom. Observers change nothing but `Progress.stop`."""
+"""Observers, which the loop notifies of events of a run. They change nothing but `Progress.stop`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 
 @dataclass
 class Progress:
-    """How far a run is. Written to every checkpoint."""
+    """The progress of a run. Written to every checkpoint."""
 
     total: int  #: optimizer steps of the whole run
     step: int = 0  #: optimizer steps finished
@@ -43,7 +43,7 @@ class Progress:
         return self.step >= self.total or bool(self.stop)
 
     def summary(self) -> dict[str, Any]:
-        """Return what `run.json` holds of it under `training`, for every way to train."""
+        """Return the entries of `run.json` under `training` that every way to train has."""
         return {
             "steps": self.step,
             "epochs": self.epoch,

@@ -1,4 +1,4 @@
-"""How the samples of a step become batches: packed into full rows, side by side with padding, or each computed alone.
+"""Layouts of batches: samples packed into full rows, padded to one length, or computed one by one.
 
 Packing is what a run does; `gym_torch.model.layout_support` finds out what it falls back to. None of the three changes what is
 trained on.

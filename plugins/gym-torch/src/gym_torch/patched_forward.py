@@ -1,4 +1,4 @@
-"""What takes the place of the forward pass of a module, and what is put around it.
+"""Replaces or wraps the forward pass of a module instance.
 
 Functions are bound to the module they serve, so that a copy of the model has its own.
 """

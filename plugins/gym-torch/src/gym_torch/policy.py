@@ -1,4 +1,4 @@
-"""The model as an objective sees it: batches in, log-probabilities of labels out. It knows no losses.
+"""The model as an objective uses it: batches in, log-probabilities of labels out. It knows no losses.
 
 Its parameters are all that a run has: those of the model, and those of what is trained beside it.
 """
@@ -21,7 +21,7 @@ from gym_torch.batch import Batch
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.hidden_states import hidden_states, shared_states
-from gym_torch.model.load_balancing import Balance
+from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
 
@@ -55,7 +55,7 @@ class Policy(nn.Module, Generic[B]):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
         self.noise: Noise | None = None  #: on embeddings in training
-        self.balance: Balance | None = None  #: of experts in training
+        self.balance: LoadBalancing | None = None  #: of experts in training
         self.context: ContextGroup | None = None  #: the processes that share the tokens of its rows
 
     @property
@@ -134,7 +134,7 @@ def _checked(name: str, module: AuxiliaryModule) -> AuxiliaryModule:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode for a while: without dropout."""
+    """Put a module into evaluation mode in the block."""
     training = module.training
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Batches of responses to prompts: each prompt stands once, and the responses to it share it as a prefix.
+"""Batches of prompts with several responses: each prompt is computed once, and its responses share it as a prefix.
 
 Preference learning, reward models and reinforcement learning all lay their examples out like this. What a method learns from the
 responses is not known here.

@@ -1,4 +1,4 @@
-"""What a policy is compared with: itself before training, or another model, scoring the same labels.
+"""Reference models: the policy before training, or another model, which score the same labels.
 
 For a penalty on departing from it, or for preferences that are measured against it. Where an adapter trains that began as
 nothing, it is the model itself with the adapter left out, and costs a forward pass but no memory. An adapter that began as
@@ -31,7 +31,7 @@ START = "reference"  #: directory, in that of the run, with the first values of 
 
 
 class Scorer:
-    """Scores the labels of a batch without a graph and without dropout."""
+    """Returns log-probabilities of the labels of a batch, without gradients and dropout."""
 
     def __init__(self, policy: Policy[Any], without: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Take a policy, and what to do without while it scores, such as an adapter."""
@@ -57,18 +57,18 @@ class Scorer:
 
 
 def starts_unchanged(recipe: Recipe) -> bool:
-    """Whether the policy computes what the base does until the first step, as the adapter declares."""
+    """Whether the policy equals the base model until the first step, as the adapter declares."""
     adapter = part(recipe, Adapter)
     return adapter is None or adapter.starts_unchanged
 
 
 def left_out(adapted: AdaptedModel, recipe: Recipe) -> Callable[[], AbstractContextManager[None]] | None:
-    """Return what makes the policy compute what it did before training; None where only a second model does."""
+    """Return a context in which the policy computes what it did before training; None where that needs a second model."""
     return adapted.disable_adapter if starts_unchanged(recipe) else adapted.at_start
 
 
 def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
-    """Write the first values of an adapter that begins as something into the directory of the run."""
+    """Write the initial values of an adapter that changes the model from the start into the directory of the run."""
     if left_out(adapted, run.recipe):
         return
     path = run.output / START
@@ -156,7 +156,7 @@ def hold_alike(copied: nn.Module, own: nn.Module) -> None:
 
 
 def matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights of linear layers that no embedding shares: autocast makes the same of them whatever they are held in."""
+    """Return the weights of linear layers that are not tied to embeddings: under autocast their dtype does not matter."""
     kinds = (nn.Linear, nn.Embedding)
     linear, embedded = (
         {weight for layer in model.modules() if isinstance(layer, kind) for weight in layer.parameters()}
@@ -166,7 +166,7 @@ def matrices(model: nn.Module) -> set[nn.Parameter]:
 
 
 def _put_start(model: PreTrainedModel, recipe: Recipe, path: Path) -> None:
-    """Adapt a second copy of the base, with the first values that `keep_start` wrote."""
+    """Adapt a second copy of the base, with the initial values that `keep_start` wrote."""
     if not path.is_dir():
         raise GymError(
             "the first values of the adapter, which the reference has, are gone",

@@ -1,4 +1,4 @@
-"""Where the segments of a packed row lie, and which tokens of it see which."""
+"""Positions of the segments of a packed row, and which tokens attend to which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of a batch that begin alike: what they begin with, a system prompt or instructions, is laid out and computed once.
+"""Common prefixes of the samples of a training batch, such as a system prompt, are computed once.
 
 Attention is causal, so the hidden states of a beginning are the same in each sample that has it, and its gradient is the sum of
 what the samples send back to it: loss and gradient are those of the samples apart.

@@ -1,4 +1,4 @@
-"""Where optimizer steps come from.
+"""Sources of optimizer steps.
 
 Which samples a step holds follows from the recipe alone: not from processes, not from how a step is cut into batches,
 not from where an earlier process stopped.
@@ -267,7 +267,7 @@ def once(examples: Examples[E], train: Train, layout: Layout, rank: int = 0, wor
 def share(
     examples: Examples[E], chosen: Ints, train: Train, layout: Layout, rank: int, world: int, epoch: float
 ) -> Step[E]:
-    """Deal samples out to batches and return those of one process: number `rank`, `rank + world`, ..."""
+    """Distribute samples over batches, and return those of one process: number `rank`, `rank + world`, ..."""
     cut = layout.cut(np.asarray(examples.lengths, dtype=np.int64)[chosen], train)
     mine, spare = dealt([chosen[rows] for rows in cut], rank, world)
     return Step([[examples[int(index)] for index in batch] for batch in mine], epoch, spare)

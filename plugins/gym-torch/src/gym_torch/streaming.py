@@ -1,4 +1,4 @@
-"""Steps over samples that come window by window: each window in an order of its own, and no more than two in memory."""
+"""Steps over samples that are streamed in windows: each window is shuffled separately, and at most two are in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What everything that trains has in common: the adapted model, and each module that is trained beside it.
+"""The common base of everything that trains: the adapted model, and auxiliary modules.
 
-The defaults mean that there is nothing to do, so the loop asks every part and needs to know none.
+All methods do nothing by default; the loop calls them on every part.
 """
 
 from __future__ import annotations

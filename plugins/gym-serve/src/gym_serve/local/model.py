@@ -13,7 +13,7 @@ from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
 from gym_serve.local import pooling
 from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, tenants_of
-from gym_torch.generation.cache_support import way_of
+from gym_torch.generation.cache_support import cache_support_of
 from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import Scores
@@ -59,7 +59,7 @@ class LocalModel:
         model, context = answering.model, answering.context
         with self._turn:
             if answering.home not in self._lanes:
-                way = way_of(model, context, decode_batch)
+                way = cache_support_of(model, context, decode_batch)
                 self._lanes[answering.home] = model_lane(model, way, context, self._tenants.around, self._prefixes)
             return self._lanes[answering.home]
 

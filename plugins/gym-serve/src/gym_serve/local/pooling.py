@@ -19,7 +19,7 @@ from gym_serve.local.tenants import Answering, Tenants
 from gym_torch.batch import Piece
 from gym_torch.generation.sampling import Scores, scores_of
 from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.layout_support import in_small
+from gym_torch.model.layout_support import miniature_support
 from gym_torch.model.log_probs import head_of
 
 TOGETHER = 16  #: texts in one pass
@@ -78,7 +78,7 @@ def _states(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]]
     """Return the last states of texts `[texts, width]`, or those of all of their tokens, one text after another."""
     none = np.zeros(max(map(len, texts)), dtype=np.bool_)
     pieces = [Piece("text", np.array(text, dtype=np.int32), none[: len(text)]) for text in texts]
-    layout = in_small(model, context, packs=False).layout
+    layout = miniature_support(model, context, packs=False).layout
     batch = layout.lay_out(pieces, ()).to(model.device)
     places = batch.places([range(len(text)) for text in texts]) if whole else batch.ends
     return hidden_states(model, batch, places)

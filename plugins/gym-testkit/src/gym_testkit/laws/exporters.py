@@ -98,7 +98,7 @@ def keeps_heads(brought: Brought, bench: Bench) -> None:
 
 @laws("what it cannot carry is refused by name")
 def refuses(brought: Brought, bench: Bench) -> None:
-    """An artifact of a kind or for a task that it does not declare raises an error, from the seam that calls it."""
+    """An artifact of a kind or for a task that it does not declare raises an error, from the hook that calls it."""
     able, exporter = _class(brought), cast(Exporter, brought.sample())
     lora, _ = _lora(bench)
     strange = [Artifact(bench.model(), "delta"), lora, *(_scoring(bench, task)[0] for task in _TASKS)]

@@ -1,11 +1,11 @@
-"""Laws of hook plugins: they fit the seams, and are there only where a recipe names them."""
+"""Laws of hook plugins: they fit the hooks, and are there only where a recipe names them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
-from gym_core.hooks import Seams, manager_for
+from gym_core.hooks import HookSpecs, manager_for
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Distribution
 from gym_testkit.law import Laws
@@ -16,20 +16,20 @@ def _subjects(dist: Distribution) -> Iterator[tuple[str, EntryPoint]]:
 
 
 laws = Laws("hook", _subjects)
-SEAMS = [name for name in vars(Seams) if not name.startswith("_")]
+HOOKS = [name for name in vars(HookSpecs) if not name.startswith("_")]
 
 
 def _implemented(names: list[str]) -> list[str]:
-    """Return `seam plugin` for every implementation of a run that names these hooks, but the kernel's own."""
+    """Return `hook plugin` for every implementation of a run that names these hooks, but the kernel's own."""
     manager = manager_for(names)
-    found = [(seam, each.plugin_name) for seam in SEAMS for each in getattr(manager.hook, seam).get_hookimpls()]
-    return sorted(f"{seam} {plugin}" for seam, plugin in found if plugin != "defaults")
+    found = [(hook, each.plugin_name) for hook in HOOKS for each in getattr(manager.hook, hook).get_hookimpls()]
+    return sorted(f"{hook} {plugin}" for hook, plugin in found if plugin != "defaults")
 
 
-@laws("implements a seam, with arguments that it has")
+@laws("implements a hook, with arguments that it has")
 def fits(entry: EntryPoint, bench: Bench) -> None:
-    """It registers without an error and is called at one seam at least."""
-    assert _implemented([entry.name]), f"it implements none of {', '.join(SEAMS)}"
+    """It registers without an error and is called at one hook at least."""
+    assert _implemented([entry.name]), f"it implements none of {', '.join(HOOKS)}"
 
 
 @laws("is made anew for each run")

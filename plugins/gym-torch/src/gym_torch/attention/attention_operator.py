@@ -1,7 +1,8 @@
-"""Attention in a row as an operator of torch, for layers that are compiled on a CPU.
+"""Attention in a packed row as a custom operator of torch, for layers that are compiled on a CPU.
 
-What compiles would otherwise write out the segments of one row, and again for the next. Here a row of any segments is one
-operation of tensors alone: `Spans.table` says where the segments lie. What attends is chosen when it runs, as without a compiler.
+A compiler would otherwise specialize the code to the segments of one row, and compile again for the next row. As one operator
+with tensor arguments only (`Spans.table` has the segments), it serves rows of any segments. The kernel is chosen when it runs, as
+without a compiler.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores
 
 @cache
 def computes(how: Callable[..., Tensor]) -> None:
-    """Say what the operator computes."""
+    """Set the function that the operator calls."""
 
     def forward(query: Tensor, key: Tensor, value: Tensor, table: Tensor, *options: Any) -> Tensor:
         return how(query, key, value, _spans(table), Scores(*options)).transpose(1, 2).contiguous()

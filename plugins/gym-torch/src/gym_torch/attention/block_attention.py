@@ -1,6 +1,6 @@
-"""Attention in packed rows on an accelerator, in one kernel that skips blocks which nobody sees: FlexAttention of torch.
+"""Attention in packed rows on an accelerator by FlexAttention of torch, which skips blocks that no query sees.
 
-It knows segments, prefixes, windows and caps (arXiv:2412.05496). Its code is compiled when it is first called.
+It supports segments, prefixes, windows and caps (arXiv:2412.05496). The kernel is compiled at the first call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "flex_attention"  #: as transformers calls it
 
 @cache
 def functions(mode: str = "") -> KernelFunctions:
-    """Return what it computes; `mode` is one of `torch.compile`, empty for the usual one."""
+    """Return its kernel functions; `mode` is one of `torch.compile`, empty for the default."""
 
     def attention(query: Tensor, key: Tensor, value: Tensor, spans: Spans, scores: Scores) -> Tensor:
         return attend(query, key, value, spans, scores, _compiled(mode))
@@ -42,8 +42,8 @@ def attend(
 ) -> Tensor:
     """Attend in one call over the whole row, see `KernelFunctions.attention`.
 
-    Within what is compiled this becomes a part of it, for rows of any segments. Without a compiler it is for looking at what it
-    computes: it then holds the scores of all pairs, and has no gradient on a CPU.
+    Inside compiled code it becomes part of that code, for rows of any segments. Not compiled, it is for checks only: it then
+    holds the scores of all pairs, and has no gradient on a CPU.
     """
     cap = scores.softcap
 
@@ -64,7 +64,7 @@ def attend(
 
 @cache
 def _compiled(mode: str) -> Callable[..., Any]:
-    """Return the function compiled for any length; a cap is a constant of its code, short rows take the kernel of long ones."""
+    """Return the function compiled for any length; a cap is a constant of the code, short rows use the kernel of long ones."""
     compiled = torch.compile(flex_attention, dynamic=True, mode=mode or None)
 
     def attention(*given: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which kernel attends to a cache whose rows are as long as they are."""
+"""Which kernel computes attention to a cache whose rows have different lengths and no padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CachedAttention = Callable[[Tensor, Tensor, Tensor, Kept, Scores], Tensor]
 
 
 def chosen(heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> CachedAttention | None:
-    """Return what attends with such heads in a precision where a trial says that it pays; None where torch does."""
+    """Return the kernel for these heads and this dtype, if a trial finds it faster; None where torch is used."""
     if not CHOICES.any():
         return None
     work, name = partial(_work, heads, kv_heads, dim, dtype), f"{heads}x{kv_heads}x{dim} {spelled(dtype)}"
@@ -30,7 +30,7 @@ def chosen(heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> CachedAtt
 def places_of(
     new: Sequence[int], lengths: Sequence[int], prompts: Sequence[int] = (), prompt_lengths: Sequence[int] = ()
 ) -> Places:
-    """Return where tokens are from: how many are new and how many are kept of each row, and the prompts that rows continue.
+    """Return the layout of a step: the numbers of new and of kept tokens of each row, and the prompts that rows continue.
 
     `prompts` has the number of the prompt of each row, -1 for none; without it no row continues one.
     """
@@ -54,7 +54,7 @@ def _sums(counts: Sequence[int]) -> Tensor:
 
 
 def _work(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, own: CachedAttention) -> Work:
-    """Return what a trial compares: a token for each of some rows, by the kernel, and by torch in a rectangle with a mask."""
+    """Return what a trial compares: one token for each row, by the kernel, and by torch with padding and a mask."""
     draws = torch.Generator().manual_seed(0)
     rule = Scores(dim**-0.5)
     shapes = (heads, 1), (kv_heads, LONGEST), (kv_heads, LONGEST)

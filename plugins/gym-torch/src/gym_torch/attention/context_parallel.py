@@ -1,11 +1,11 @@
 """Context parallelism: several processes share the tokens of a packed row, and each holds the activations of its own.
 
-Token i of a row is that of process i mod `size`, so that prompts, answers and labels are shared evenly wherever they lie. All
-that a layer does token by token, it does for those of its process. Before attention the processes exchange queries, keys and
-values: each gets all tokens of its share of the heads, attends as if it were alone, and gives the results back
-(DeepSpeed-Ulysses, arXiv:2309.14509, section 3). What attends therefore sees whole rows, with segments, prefixes, windows and
-caps, and knows nothing of processes. An exchange only moves numbers from one process to another, so that its gradient is the way
-back.
+Token i of a row belongs to process i mod `size`, which spreads prompts, answers and labels evenly. Layers compute the tokens of
+their own process, where no other token matters. Before attention the processes exchange queries, keys and values (all-to-all):
+each gets all tokens for its share of the heads, computes attention as a single process would, and returns the results
+(DeepSpeed-Ulysses, arXiv:2309.14509, section 3). Attention kernels therefore see whole rows, with segments, prefixes, windows and
+caps, and know nothing of processes. The exchange only moves numbers between processes, so its gradient is the exchange in the
+other direction.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Exchange = Callable[[Tensor], Tensor]
 
 
 class ContextGroup:
-    """The processes that share rows with this one. All of them get the same batches, and call everything here together.
+    """The group of processes that share the tokens of rows. All of them get the same batches, and make every call here together.
 
-    The loss is computed by each of them, of the same numbers. Gradients are those of the sum of all these losses: summed over the
-    group, the gradient of a weight is `size` times that of the loss.
+    Each of them computes the whole loss. Gradients are those of the sum of these losses: summed over the group, the gradient of a
+    weight is `size` times that of the loss.
     """
 
     def __init__(self, rank: int, size: int, group: dist.ProcessGroup | None = None) -> None:
-        """Be process `rank` of `size`, which talk in `group`."""
+        """Describe process `rank` of the `size` processes of `group`."""
         self.rank, self.size, self.group = rank, size, group
         self.active = True  #: whether rows are shared now
 
     @contextmanager
     def whole_rows(self) -> Iterator[None]:
-        """Let every process compute whole rows for a while."""
+        """Have every process compute whole rows in the block."""
         before, self.active = self.active, False
         try:
             yield
@@ -49,21 +49,21 @@ class ContextGroup:
             self.active = before
 
     def part(self, row: Tensor) -> Tensor:
-        """Return what this process has of a tensor `[1, tokens, ...]`: `[1, ceil(tokens / size), ...]`, filled up with 0."""
+        """Return the share of this process of `[1, tokens, ...]`: `[1, ceil(tokens / size), ...]`, padded with 0."""
         more = -row.shape[1] % self.size
         filled = torch.cat([row, row.new_zeros(1, more, *row.shape[2:])], 1) if more else row
         return filled[:, self.rank :: self.size].contiguous()
 
     def own(self, places: Tensor) -> Tensor:
-        """Return the numbers of those `places` of a row `[n]` that are this process's, `[k]`."""
+        """Return the indices `[k]` of those `places` `[n]` of a row that belong to this process."""
         return (places % self.size == self.rank).nonzero().squeeze(1)
 
     def joined(self, found: Tensor, own: Tensor, count: int) -> Tensor:
-        """Return `[count, ...]` in every process: of each of them `found` `[k, ...]` at the numbers `own` `[k]`."""
+        """Gather into `[count, ...]` in every process: each contributes `found` `[k, ...]` at the indices `own` `[k]`."""
         return self.summed(found.new_zeros(count, *found.shape[1:]).index_put((own,), found))
 
     def attend(self, given: tuple[Tensor, Tensor, Tensor], tokens: int, attend: Callable[..., Tensor]) -> Tensor:
-        """Attend over a row of `tokens`, given queries, keys and values of this process's tokens; return the results for these.
+        """Compute attention over a row of `tokens` from queries, keys and values of the tokens of this process.
 
         Args:
             given: each `[1, heads, own tokens, head_dim]`; keys and values may have fewer heads than queries.
@@ -99,20 +99,20 @@ class ContextGroup:
         return self._by_token(back, len(back[0]) * size).view(-1, heads, value.shape[3]).transpose(0, 1)[None]
 
     def _by_process(self, part: Tensor) -> Tensor:
-        """Return `[own tokens, heads, dim]` as `[size, own tokens, heads of one process * dim]`, by who gets which heads."""
+        """Split `[own tokens, heads, dim]` by heads: `[size, own tokens, heads of one process * dim]`."""
         return part.reshape(len(part), self.size, -1).transpose(0, 1)
 
     def _by_token(self, parts: Tensor, tokens: int) -> Tensor:
-        """Return `[size, n, width]`, of which the first dimension counts fastest, as `[tokens, width]`."""
+        """Interleave `[size, n, width]` to `[tokens, width]`: the first dimension varies fastest."""
         return parts.transpose(0, 1).reshape(-1, parts.shape[2])[:tokens]
 
     def exchanged(self, parts: Tensor) -> Tensor:
-        """Give part i of `[size, ...]` to process i and return what they give, in their order; differentiable once."""
+        """All-to-all: send part i of `[size, ...]` to process i, return the received parts in order; differentiable once."""
         found: Tensor = _Collective.apply(parts, self._exchange)
         return found
 
     def summed(self, part: Tensor) -> Tensor:
-        """Return the sum over the processes; differentiable once."""
+        """All-reduce: return the sum over the processes; differentiable once."""
         found: Tensor = _Collective.apply(part, self._sum)
         return found
 

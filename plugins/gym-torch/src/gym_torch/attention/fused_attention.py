@@ -1,8 +1,8 @@
-"""Attention within the segments of a packed row on a CPU, in bf16 and in fp32: one C call for a row forward, and one backward.
+"""Attention within the segments of a packed row on a CPU, in bf16 and fp32: one C call forward and one backward for a row.
 
-The backward pass of torch's fused attention takes ten times as long as its forward pass on segments of usual lengths. This
-kernel (`fused_attention.c`) is taken where it is nearer to exact attention than torch's is, or as near, and faster, as a trial on
-this machine finds for each shape of heads; the same numbers come out for a segment whatever lies beside it in the row.
+The backward pass of torch's fused attention takes ten times as long as its forward pass on segments of usual lengths. This kernel
+(`fused_attention.c`) is used where a trial on this machine finds it at least as exact as torch, and faster, for a shape of heads.
+Results of a segment do not depend on the other segments of the row.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class _Row(ctypes.Structure):
 
 
 class Kernel:
-    """The compiled file."""
+    """The compiled library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Take a library. Raises OSError where it is of another version, or may not use what it was compiled for."""
+        """Wrap a library. Raises OSError where its version differs, or this process may not use its instructions."""
         library.gym_kernel.restype = ctypes.c_char_p
         library.gym_attention.argtypes = [ctypes.c_void_p, ctypes.c_int]
         name: bytes | None = library.gym_kernel()
@@ -75,7 +75,7 @@ class Kernel:
         return found
 
     def forward(self, given: Tensors, spans: Spans, scores: Scores) -> tuple[Tensor, Tensor]:
-        """Return what attention gives, laid out as `[1, tokens, heads, head_dim]`, and what `backward` needs besides."""
+        """Return the output, in the memory layout `[1, tokens, heads, head_dim]`, and the log-sum-exp that `backward` needs."""
         _, heads, tokens, dim = given[0].shape
         out = torch.empty(1, tokens, heads, dim, dtype=given[0].dtype).transpose(1, 2)
         lse = torch.empty(heads, tokens)
@@ -85,7 +85,7 @@ class Kernel:
     def backward(
         self, given: Tensors, out: Tensor, lse: Tensor, d_out: Tensor, spans: Spans, scores: Scores
     ) -> Tensors:
-        """Return the gradients of queries, keys and values, given that of `out`."""
+        """Return the gradients of queries, keys and values from `d_out`, that of the output."""
         query, key, value = (torch.empty_like(part) for part in given)
         self._run([*given, out, d_out, query, key, value], lse, spans, scores, gradient=True)
         return query, key, value
@@ -119,7 +119,7 @@ class Kernel:
 
 
 class _Fused(torch.autograd.Function):
-    """Calls the kernel, and keeps queries, keys, values, what came out and the normalizer of each score for its gradient."""
+    """Calls the kernel, and saves queries, keys, values, output and log-sum-exp for the backward pass."""
 
     @staticmethod
     def forward(
@@ -141,13 +141,13 @@ class _Fused(torch.autograd.Function):
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Return it with the numbers of each head next to each other."""
+    """Return it with the last dimension contiguous."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 @cache
 def kernel(dtype: torch.dtype) -> Kernel | None:
-    """Return the kernel for tensors of a precision, compiled for this machine; None where there is none."""
+    """Return the kernel for a dtype, compiled for this machine; None where it cannot be compiled."""
     found = native_code.library(SOURCE, (*native_code.THIS_MACHINE, *FLAGS[dtype]))
     try:
         return Kernel(found) if found else None
@@ -156,7 +156,7 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
 
 
 def functions() -> Sequence[KernelFunctions]:
-    """Return what the kernels of the engine compute: that of a CPU, where there is one, and that of an accelerator."""
+    """Return the kernel functions of the engine: for a CPU, where it compiles, and for an accelerator."""
     own = [_functions(found, dtype) for dtype in FLAGS if (found := kernel(dtype))]
     return (*own, block_attention.functions())
 

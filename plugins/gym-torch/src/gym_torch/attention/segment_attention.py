@@ -1,8 +1,8 @@
-"""Attention between the tokens of one segment, and from a segment back into its prefix, and nowhere else.
+"""Attention within segments of a packed row, and from a segment to its prefix.
 
-Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass,
-`spans`, with `NO_MASK` for a mask; without `spans` it attends as `sdpa` does. A row is one call of a kernel where there is one
-that pays (`gym_torch.attention.fused_attention`, `block_attention`, or one of a library). Elsewhere every segment is a call of
+Registered with transformers under `NAME`. A model set to it takes one more keyword argument in its forward pass, `spans`, with
+`NO_MASK` for a mask; without `spans` it computes what `sdpa` does. A row is one call of a kernel where a trial finds one that is
+faster (`gym_torch.attention.fused_attention`, `block_attention`, or one of a library). Otherwise each segment is a call of
 torch's fused attention.
 """
 
@@ -59,20 +59,20 @@ def segment_attention(
         attention_mask: what `sdpa` would be given; not looked at where there are spans.
         spans: the segments of the row.
         context: the processes that share the tokens of the row; None where all of them are here.
-        shared: attends in place of all this, given the number of the layer and the scale, where rows share what they continue.
-        cached: attends in place of all this, given the number of the layer and how scores are made, where rows are as long as
-            they are.
+        shared: replaces this attention where rows share prompts; called with the number of the layer and the scale.
+        cached: replaces this attention where cached rows have no padding; called with the number of the layer and the options
+            of scores.
         scaling: factor on the scores; `head_dim ** -0.5` by default.
         dropout: probability of dropping a weight.
         sliding_window: most positions back that a token sees, itself included.
         softcap: largest absolute score (arXiv:2408.00118, section 2).
-        others: what a family hands on beside; where there are spans, none that might change what is computed.
+        others: further options of a family; with spans, an option that might change the result is an error.
 
     Returns:
         `[rows, tokens, heads, head_dim]`, and no weights.
 
     Raises:
-        GymError: a family hands on an option that is not known here.
+        GymError: a family passes an option that is not supported here.
 
     """
     rule = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, sliding_window, softcap)
@@ -115,7 +115,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def _in_row(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores, dropout: float = 0.0) -> Tensor:
-    """Attend by a kernel for rows where there is one and it pays."""
+    """Compute attention by the kernel chosen for rows, else segment by segment."""
     device = query.device.type
     if not dropout and torch.compiler.is_compiling():  # one graph, whatever the segments
         attend = attention_operator.attend if device == "cpu" else block_attention.attend

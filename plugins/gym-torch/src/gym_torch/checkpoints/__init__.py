@@ -1,1 +1,1 @@
-"""What a run leaves behind to go on from: files that are whole or not there, and the exact state of a job."""
+"""Checkpoints, exact resume, and artifacts: atomic folders, and the state of a job."""

@@ -1,4 +1,4 @@
-"""What names a base: its weights, whatever files they lie in."""
+"""The fingerprint of a base model, computed from its weights, whatever files they are in."""
 
 from __future__ import annotations
 

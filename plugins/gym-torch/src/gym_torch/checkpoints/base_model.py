@@ -1,4 +1,4 @@
-"""Where the model lies that an artifact belongs to."""
+"""Finds the base model of an artifact."""
 
 from __future__ import annotations
 

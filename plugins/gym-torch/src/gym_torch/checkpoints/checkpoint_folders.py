@@ -1,8 +1,8 @@
-"""Checkpoints on disk: written whole or not at all, checked before they are trusted, and deleted only after a newer
-one was found whole.
+"""Checkpoints on disk: written atomically, verified by their hashes, and deleted only after a newer one was verified.
+
 
 A checkpoint is a directory `step-00000100` with a `manifest.json` that holds size and SHA-256 of every other file.
-This module moves files; what is in them is not its business, and it never deserializes code.
+This module only moves and hashes files; it knows nothing of their contents.
 """
 
 from __future__ import annotations

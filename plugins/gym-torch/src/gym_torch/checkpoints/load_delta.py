@@ -1,4 +1,4 @@
-"""Opens a delta: its base, with what a fine-tune changed added to the weights."""
+"""Loads a delta: its base model, with the change of the fine-tune added to the weights."""
 
 from __future__ import annotations
 

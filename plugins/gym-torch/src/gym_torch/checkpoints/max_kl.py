@@ -1,4 +1,4 @@
-"""The largest KL divergence that what a quantizer makes may have from what it was made of."""
+"""The limit on the KL divergence of a quantized model from the original (`quantization.max_kl`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens what a run made: the model with its adapter beside the weights, and the head that was trained on its states."""
+"""Loads artifacts: a model with its adapter, or a model with a trained head."""
 
 from __future__ import annotations
 

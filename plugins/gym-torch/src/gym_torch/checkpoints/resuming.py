@@ -1,4 +1,4 @@
-"""A run that goes on: what must be the same, and what becomes of the learning rate where it now has more steps."""
+"""Resuming a run: what must be unchanged, and the learning rate when the run now has more steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: checkpoints to go on from, and `output/model`, each with a word on what it is."""
+"""Writes checkpoints and `output/model`, each with an `artifact.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint of a training job holds, and how a job goes on from it: exactly, or not at all."""
+"""Writes and restores the state of a training job in a checkpoint, bit for bit."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def write(
 
 
 def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what JSON holds of a job, `optimizer` being the part of its optimizer's state without tensors.
+    """Return the state of a job as JSON data; `optimizer` is the part of the optimizer state without tensors.
 
-    Raises PluginError where the source of its algorithm keeps what JSON does not give back as it is.
+    Raises PluginError where the state of the source is not plain data.
     """
     return {
         "progress": asdict(job.progress),
@@ -67,7 +67,7 @@ def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[s
 
 
 def put_job(job: Job, state: Mapping[str, Any]) -> None:
-    """Put back how far a job was, and what its observers and its log knew, from what `job_state` returned."""
+    """Restore progress, observers and log window of a job from what `job_state` returned."""
     job.observer.load_state_dict(state["observers"])
     job.window.load_state_dict(state["window"])
     job.progress = Progress(**state["progress"])

@@ -1,4 +1,4 @@
-"""Writes the weights of a model as transformers reads them, one after another: none of it is held until the end.
+"""Writes the weights of a model to safetensors shards one by one, without holding all of them in memory.
 
 A file of safetensors begins with a list of what lies where. It follows from names and shapes alone, which a model without
 weights has (`gym_torch.model.adapted.skeleton`); so the list comes first, and each weight then goes to its place in whatever

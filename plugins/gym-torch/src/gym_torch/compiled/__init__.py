@@ -1,1 +1,1 @@
-"""Decoder layers as compiled code: made once, kept between runs, and used where it is of the layer that is there."""
+"""Compiled decoder layers: exported once, cached between runs, and used where they match the layer."""

@@ -1,1 +1,1 @@
-"""The processes of a run: how a model is spread over them, how they agree, and how the run ends when one is lost."""
+"""Several processes: strategies, process groups, collectives, and a watchdog that ends a run when a process is lost."""

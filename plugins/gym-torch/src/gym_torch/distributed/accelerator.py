@@ -1,4 +1,4 @@
-"""Where the model of a run lies: in one process, or over several as the strategy of the recipe says."""
+"""The accelerator of a run, and how its strategy distributes the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and lists that all processes of a run make together; one process has them already."""
+"""Reductions of numbers and gathering of lists over all processes; the identity for a single one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How a model lies over the processes of a run, and what the loop must therefore ask for instead of doing it.
+"""Replicated training: every process has the whole model. The methods are those that a strategy provides to the loop.
 
-Here every process has all of it. `gym_torch.distributed.fsdp` is the other way.
+`gym_torch.distributed.fsdp` overrides them for sharded models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A model cut into shards, one for each process: torch's `fully_shard` (FSDP2), the same on a CPU and on GPUs.
+"""Sharded training by torch's `fully_shard` (FSDP2), on a CPU and on GPUs.
 
-accelerate is not asked to do it: on a CPU it would silently train with whole copies.
+accelerate is not used for it: on a CPU it would silently replicate the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine with torchrun's agent, and makes one exit code of theirs."""
+"""Starts the processes of a run on this machine with torchrun's agent, and returns one exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a run, found through the environment variables of torchrun: who they are, and what they agree on.
+"""The processes of a run that torchrun started: rank, process group, and agreement through the key-value store.
 
 Everything said here goes through torchrun's key-value store as JSON; tensors go through the process group.
 """
@@ -31,7 +31,7 @@ LINGER = 5.0  #: seconds for which a process that fails leaves the others the ti
 MARGIN = 60.0  #: seconds after `timeout` at which an exchange of tensors gives up by itself
 
 
-class Joined(Ranks):
+class TorchrunRanks(Ranks):
     """One of several processes."""
 
     def __init__(self, config: DDP, output: Path) -> None:

@@ -20,7 +20,7 @@ from gym_torch.kinds import TorchStrategy, part
 class DDP(TorchStrategy):
     """Every process holds the whole model and works on its share of each step; gradients are summed over processes."""
 
-    target: ClassVar[str] = "gym_torch.distributed.ranks:Joined"
+    target: ClassVar[str] = "gym_torch.distributed.ranks:TorchrunRanks"
     spread: ClassVar[str] = "gym_torch.distributed.ddp:Replicated"
 
     processes: PositiveInt | None = None

@@ -1,4 +1,4 @@
-"""Notices a process that died or does not come along, and ends the others: with its name, its samples and its stack.
+"""Detects a process that died or hangs, and ends the others with an error that has its rank, samples and stack.
 
 A thread in every process. It tells the store that its process is alive and how far it is, and looks after the others: the
 main process after all, the others after the main one. It knows nothing of training.

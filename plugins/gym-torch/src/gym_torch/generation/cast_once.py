@@ -1,7 +1,7 @@
 """bf16 copies of weights, made once for all steps of a generation.
 
-Autocast keeps its copies of weights that train alone, where neither a kernel nor a CUDA graph can read them: a frozen one, as
-below an adapter, is cast anew in every step, which moves three times the bytes that the product does.
+Autocast caches casts of trained weights only, and where neither a kernel nor a CUDA graph can read them. A frozen weight, as
+below an adapter, is cast again in every step, which moves three times the bytes of the product itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gym_torch.model.fp8_products import weights_kept
 
 @contextmanager
 def cast_once(model: PreTrainedModel) -> Iterator[None]:
-    """Have the linear layers of a model multiply by copies of their weights in the precision of the autocast around.
+    """Have the linear layers of a model use copies of their weights in the dtype of the enclosing autocast.
 
-    What they return is the same, bit for bit; their `weight` stays what it was for whoever reads it. The weights must not change
-    meanwhile. Without autocast, and in a model that is compiled, nothing is done. The copies take half the bytes of the weights.
-    Weights that are multiplied in fp8 are rounded once likewise.
+    Results are the same, bit for bit, and the `weight` of a layer stays as it is. Weights must not change in the block.
+    Without autocast, and in a compiled model, nothing is done. The copies take half the bytes of the weights. Weights that
+    are multiplied in fp8 are rounded once as well.
     """
     layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
     try:

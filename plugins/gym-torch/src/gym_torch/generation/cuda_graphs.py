@@ -1,9 +1,9 @@
-"""Decoding steps as CUDA graphs: the kernels of a step are launched at once, in place of one after another from Python.
+"""Decoding steps as CUDA graphs: all kernels of a step are launched at once, not one after another from Python.
 
-A graph computes with the same addresses and shapes each time. So a step is made for a number of rows, rounded up to a power of
-two, over all columns of the buffers of the cache: which of them a row sees, and which one is written, are tensors. Rows that are
-too many see nothing but themselves. A step is captured anew where the buffers are others: when rows enter that they have no room
-for, and once in `GRAIN` tokens.
+A graph uses the same addresses and shapes each time. So a step is captured for a number of rows, rounded up to a power of two,
+over all columns of the buffers of the cache; which columns a row sees, and which one is written, are tensors. Surplus rows see
+only themselves. A step is captured again when the buffers are reallocated: when there is no room for rows that enter, and once in
+`GRAIN` tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.console import say
 from gym_torch.generation.kv_cache import RowCache
-from gym_torch.generation.shared_prefixes import attends_to_all
+from gym_torch.generation.shared_prompts import attends_to_all
 
 GRAIN = 256  #: columns that the buffers grow by
 WARM = 2  #: passes before one is captured: kernels are chosen, compiled and tuned in them
@@ -29,13 +29,13 @@ Again = Callable[[], Tensor]
 
 
 def graphs_for(model: PreTrainedModel) -> Graphs | None:
-    """Return what makes steps of a model into graphs; None where it is not on a GPU of CUDA, or attends in a way of its own."""
+    """Return the graphs of a model; None where it is not on a CUDA device, or has an attention of its own."""
     known = model.config._attn_implementation in (NAME, "sdpa")
     return Graphs(model, captured) if model.device.type == "cuda" and known and attends_to_all(model) else None
 
 
 def captured(work: Again) -> Again:
-    """Return what does a piece of work again, as a graph: its results lie where they lay before."""
+    """Capture a piece of work as a graph and return its replay, whose results are at the same addresses each time."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -54,10 +54,10 @@ def captured(work: Again) -> Again:
 
 
 class Graphs:
-    """The steps of one decoding. The first is compared with a plain pass; where that differs or fails, none is used."""
+    """Graphs of the steps of one batch. The first is compared with a plain pass; where that differs or fails, none is used."""
 
     def __init__(self, model: PreTrainedModel, capture: Callable[[Again], Again]) -> None:
-        """Begin without any; `capture` makes what does a pass again."""
+        """Begin without graphs; `capture` turns a pass into its replay."""
         self._model, self._capture = model, capture
         self.steps: dict[int, _Step] = {}  #: by rows
         self._buffers: tuple[int, ...] = ()  # addresses that they read
@@ -95,7 +95,7 @@ class Graphs:
         return self.steps[rows]
 
     def _try(self, rows: int, tokens: Tensor, lengths: list[int], cache: RowCache, plain: Again) -> Tensor:
-        """Do the first step both ways, and return what the plain pass gives."""
+        """Run the first step with and without a graph, and return the result of the plain pass."""
         try:
             found = self._step(rows, cache)(tokens, lengths, cache.layers[0].stop)
             why = ""
@@ -113,10 +113,10 @@ class Graphs:
 
 
 class _Step:
-    """One pass over a token of each of so many rows."""
+    """A captured pass over one token of each of a number of rows."""
 
     def __init__(self, model: PreTrainedModel, cache: RowCache, rows: int, capture: Callable[[Again], Again]) -> None:
-        """Take where it reads and writes; captured with the first rows it is given."""
+        """Allocate its inputs; it is captured with the first rows that it gets."""
         device, width = model.device, cache.layers[0].buffers[0].shape[2]
         self._tokens, self._positions, self._starts = torch.zeros(3, rows, 1, dtype=torch.long, device=device)
         self._column = torch.zeros(1, dtype=torch.long, device=device)
@@ -144,7 +144,7 @@ class _Step:
         self._work = work
 
     def __call__(self, tokens: Tensor, lengths: list[int], column: int) -> Tensor:
-        """Return the logits of as many rows as there are tokens, after writing to a column of the buffers."""
+        """Write a column of the buffers and return the logits `[rows, vocabulary]`."""
         count, known = len(tokens), torch.tensor(lengths, device=tokens.device)[:, None]
         self._tokens[:count] = tokens
         self._positions.zero_()[:count] = known - 1

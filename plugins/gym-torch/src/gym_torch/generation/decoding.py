@@ -15,34 +15,32 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.drafts import MOST
-from gym_torch.generation.kept_rows import Around, KeptRows, PaddedRows, Passes
 from gym_torch.generation.kv_cache import fill
-from gym_torch.generation.prefill import LEAST, Begun, Text, common_beginnings, parts
+from gym_torch.generation.padded_rows import Around, BatchCache, PaddedRows, Passes
+from gym_torch.generation.prefill import MIN_COMMON, ChunkedPrefill, common_beginnings, prefill_batches
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.ragged_rows import RaggedRows, kernel_for
-from gym_torch.generation.row import Row, extend
-from gym_torch.generation.shared_prefixes import Shared
-from gym_torch.generation.uncached import following
+from gym_torch.generation.row import Row, Text, extend
+from gym_torch.generation.shared_prompts import SharedPrompts
+from gym_torch.generation.uncached import next_logits
 from gym_torch.model.expert_routing import Routers
-from gym_torch.model.layout_support import in_small
+from gym_torch.model.layout_support import miniature_support
 from gym_torch.model.log_probs import head_of
-
-Following = Callable[[Sequence[Sequence[int]]], Tensor]
 
 
 class Decoding:
-    """Rows in flight. Everything that has one entry a row is in the order of `rows`."""
+    """The rows of a batch that is decoded. Every list with one entry a row is in the order of `rows`."""
 
     def __init__(
         self,
         model: PreTrainedModel,
-        way: Way,
+        support: CacheSupport,
         longest: int,
         routers: Routers | None = None,
         around: Around | None = None,
-        shared: Shared | None = None,
+        shared: SharedPrompts | None = None,
         prefixes: PrefixCache | None = None,
         guesses: int = MOST,
     ) -> None:
@@ -50,61 +48,63 @@ class Decoding:
 
         Args:
             model: in evaluation mode while rows are decoded.
-            way: how it can be decoded.
-            longest: most tokens of a prompt and what continues it.
+            support: how it can be decoded.
+            longest: most tokens of a prompt with its completion.
             routers: those of the model, where the experts of every token are to be recorded.
-            around: makes the context of each forward pass, given the keys of its rows.
-            shared: keeps prompts once that several rows continue; not together with `prefixes`.
-            prefixes: has beginnings of prompts, and is given those of all rows that have a scope.
-            guesses: most tokens that are guessed at once for a row.
+            around: returns the context of a forward pass, given the keys of its rows.
+            shared: keeps a prompt that several rows continue once; not together with `prefixes`.
+            prefixes: cache of beginnings of prompts; rows that have a scope are added to it.
+            guesses: most draft tokens of a row in one step.
 
         """
         self.model = model
         self.rows: list[Row] = []
         self._routers = routers
-        self._prefixes = prefixes if way.cached and routers is None else None
+        self._prefixes = prefixes if support.cached and routers is None else None
         self._around = around or (lambda keys: nullcontext())
         self._one_by_one = around is not None
         self._passes = Passes(model, routers, self._around, alone=around is None)
-        attend = kernel_for(model, way)
-        self._kept: KeptRows = (
+        attend = kernel_for(model, support)
+        self._kept: BatchCache = (
             RaggedRows(self._passes, attend, guesses) if attend else PaddedRows(self._passes, shared, guesses)
         )
-        self._following: Following | None = None if way.cached else self._without_cache(longest)
+        self._uncached = None if support.cached else self._without_cache(longest)
 
     @torch.no_grad()
     def admit(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Run the prompts of new rows, each distinct one once, and choose a token for each; return them in any order."""
-        if self._following:
+        if self._uncached:
             self.rows += rows
             return self._chosen(self._whole(rows))
         self._compute_common([row.text for row in rows])
-        return self._chosen(torch.cat([self._enter(part) for part in parts(rows, self._left, self.model.device.type)]))
+        return self._chosen(
+            torch.cat([self._enter(part) for part in prefill_batches(rows, self._left, self.model.device.type)])
+        )
 
     @torch.no_grad()
-    def begin(self, rows: Sequence[Row]) -> Begun:
-        """Begin with the prompt of rows that have the same, with what a prefix cache has of it; nothing is computed yet."""
+    def begin(self, rows: Sequence[Row]) -> ChunkedPrefill:
+        """Begin the prefill of rows with the same prompt, from what the prefix cache has of it; nothing is computed yet."""
         done = len(rows[0].prompt) - self._left(rows)
         cache = self._beginnings([rows[0].text], done, len(rows[0].prompt) - done)
-        return Begun(rows, cache, done)
+        return ChunkedPrefill(rows, cache, done)
 
     @torch.no_grad()
-    def advance(self, begun: Begun, count: int) -> None:
-        """Compute so many more tokens of a prompt, fewer than are left, beside the rows in flight."""
+    def advance(self, begun: ChunkedPrefill, count: int) -> None:
+        """Compute `count` more tokens of a prompt, fewer than are left; the rows of the batch stay as they are."""
         key, _, text = begun.rows[0].text
         tokens = torch.tensor([text[begun.done : begun.done + count]], device=self.model.device)
         self._passes.run([key], tokens, [begun.done + count], begun.cache)
         begun.done += count
 
     @torch.no_grad()
-    def finish(self, begun: Begun) -> Sequence[Row]:
+    def finish(self, begun: ChunkedPrefill) -> Sequence[Row]:
         """Compute the rest of a prompt, add its rows, and choose a token for each."""
         return self._chosen(self._enter(begun.rows, begun))
 
     @torch.no_grad()
     def step(self) -> Sequence[Row]:
-        """Choose a token for every row, or for some while others wait; return those. Those that it ends have left."""
-        if self._following:
+        """Choose a token for every row, or for some of them; return those. Rows that it ends have left the batch."""
+        if self._uncached:
             return self._chosen(self._whole(self.rows))
         places, logits, routed = self._kept.step(self.rows)
         for place, experts in zip(places, () if routed is None else routed, strict=False):
@@ -112,12 +112,12 @@ class Decoding:
         return self._chosen(logits, places)
 
     def drop(self, rows: Collection[Row]) -> None:
-        """Let rows go, and what they hold in memory; those that left already are left alone."""
+        """Remove rows from the batch and free their memory; rows that left already are ignored."""
         gone = set(map(id, rows))
         self._keep([at for at, row in enumerate(self.rows) if id(row) not in gone])
 
     def _chosen(self, logits: Tensor, places: Sequence[int] | None = None) -> list[Row]:
-        """Choose a token for some rows, the last ones by default, by logits `[rows, vocabulary]`; drop those that it ends."""
+        """Choose a token for the rows at `places`, by default the last, from logits `[rows, vocabulary]`; drop ended rows."""
         count = len(self.rows)
         places = range(count - len(logits), count) if places is None else places
         rows = [self.rows[place] for place in places]
@@ -126,41 +126,43 @@ class Decoding:
         return rows
 
     def _keep(self, rows: list[int]) -> None:
-        """Drop all other rows, and what only they used."""
+        """Keep the rows at these places, and drop the others with the memory that only they used."""
         if len(rows) == len(self.rows):
             return
         for at in set(range(len(self.rows))) - set(rows):
             self._remember(at, [*self.rows[at].prompt, *self.rows[at].completion.tokens])
         order = fill(rows)
         self.rows = [self.rows[row] for row in order]
-        if not self._following:
+        if not self._uncached:
             self._kept.keep(order)
 
     def _remember(self, at: int, tokens: Sequence[int]) -> None:
-        """Give the prefix cache what there is of a row, the text of which begins with these tokens."""
+        """Put keys and values of a row, whose text is `tokens`, into the prefix cache."""
         if self._prefixes is not None and self.rows[at].scope is not None:
             self._prefixes.put(self.rows[at].scope, tokens, self._kept.text(at))
 
-    def _without_cache(self, longest: int) -> Following:
-        """Return what gives the logits that follow texts without a cache."""
+    def _without_cache(self, longest: int) -> Callable[[Sequence[Sequence[int]]], Tensor]:
+        """Return a function from texts to the logits `[texts, vocabulary]` that follow them, for a model without a cache."""
         if self._routers is not None:
             raise GymError(
                 f"experts are recorded with a cache, and {type(self.model).__name__} has none that rows can share",
                 key="algorithm.routing_replay",
                 fix="leave `routing_replay` out",
             )
-        return partial(following, self.model, head_of(self.model), in_small(self.model, longest, packs=False).layout)
+        return partial(
+            next_logits, self.model, head_of(self.model), miniature_support(self.model, longest, packs=False).layout
+        )
 
     def _whole(self, rows: Sequence[Row]) -> Tensor:
-        """Return the logits `[rows, vocabulary]` that follow texts, computed anew."""
-        assert self._following is not None
+        """Return the logits `[rows, vocabulary]` that follow the whole texts of rows, computed without a cache."""
+        assert self._uncached is not None
         if self._one_by_one and len(rows) > 1:  # such a model may be computed row by row
             return torch.cat([self._whole([row]) for row in rows])
         with self._around([row.key for row in rows]):
-            return self._following([[*row.prompt, *row.completion.tokens] for row in rows])
+            return self._uncached([[*row.prompt, *row.completion.tokens] for row in rows])
 
-    def _enter(self, rows: Sequence[Row], begun: Begun | None = None) -> Tensor:
-        """Run what is not cached of prompts, each distinct one once, add the rows, and return the logits that follow."""
+    def _enter(self, rows: Sequence[Row], begun: ChunkedPrefill | None = None) -> Tensor:
+        """Prefill prompts, each distinct one once, add the rows, and return the logits `[rows, vocabulary]` that follow."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(row.text for row in rows))}
         keys, texts = [key for key, *_ in numbers], [text for *_, text in numbers]
         width = begun.left if begun else self._left(rows)
@@ -181,19 +183,19 @@ class Decoding:
         return logits if places == list(range(len(texts))) else logits[places]
 
     def _compute_common(self, texts: Sequence[Text]) -> None:
-        """Give the prefix cache the beginnings that prompts have in common, so that each is computed once."""
+        """Compute common beginnings of prompts once, and put them into the prefix cache."""
         if self._prefixes is None:
             return
         for key, scope, beginning in common_beginnings(texts):
             left = len(beginning) - self._prefixes.length(scope, beginning)
-            if left > LEAST:
+            if left > MIN_COMMON:
                 cache = self._beginnings([(key, scope, beginning)], len(beginning) - left, left)
                 tokens = torch.tensor([beginning[-left:]], device=self.model.device)
                 self._passes.run([key], tokens, [len(beginning)], cache)
                 self._prefixes.put(scope, beginning, [(layer.keys[0], layer.values[0]) for layer in cache.layers])
 
     def _left(self, rows: Sequence[Row]) -> int:
-        """Return how many last tokens of each prompt are computed: as many for all, so that no row has a hole."""
+        """Return how many last tokens of each prompt to compute: as many for all, so that no cached row has a gap."""
         found = 0
         for row in rows:
             had = self._prefixes.length(row.scope, row.prompt) if self._prefixes is not None else 0
@@ -203,7 +205,7 @@ class Decoding:
         return found
 
     def _beginnings(self, texts: Iterable[Text], most: int, width: int) -> DynamicCache:
-        """Return keys and values of all but the last `width` tokens of each text, `most` at most, aligned at the right."""
+        """Return cached keys and values of all but the last `width` tokens of each text, at most `most`, aligned at the right."""
         cache = DynamicCache()
         if most:
             assert self._prefixes is not None

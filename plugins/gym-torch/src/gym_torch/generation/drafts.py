@@ -1,8 +1,9 @@
-"""Guesses at what a text goes on with: what followed its last words where they stood before (prompt lookup decoding).
+"""Draft tokens for speculative decoding: what followed the last words of a text at an earlier place in it (prompt lookup
+decoding).
 
-Answers that quote their prompt, edit code or repeat themselves are guessed right for many tokens at a time. A pass over a few
-tokens reads each weight once, as a pass over one does, so right guesses cost next to nothing. (Speculative decoding is
-arXiv:2211.17192; here a guess is right where the very token is chosen that was guessed, so it changes nothing but the time.)
+Answers that quote their prompt, edit code or repeat themselves have many such tokens in a row. A pass over a few tokens reads
+each weight once, as a pass over one token does, so correct drafts cost almost nothing. Speculative decoding is arXiv:2211.17192;
+here a draft token is accepted only where sampling chooses that same token, so drafts change the time and no result.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ REST = 32  #: most times that no guess is made, for those that were wrong
 
 
 def most_guesses(rows: int, most: int) -> int:
-    """Return how many tokens to guess for each of some rows in flight: with many rows a pass costs what its tokens cost."""
+    """Return the draft tokens of each of `rows` rows, at most `most`: with many rows each token adds to the time of a pass."""
     return min(most, ROOM // rows - 1)
 
 
 class Drafts:
-    """What is guessed for one row, and the logits that follow each guess."""
+    """The draft tokens of one row, and the logits that follow each."""
 
     def __init__(self, most: int) -> None:
-        """Begin with an empty text; `most` tokens are guessed at once."""
+        """Begin with an empty text and at most `most` draft tokens at once."""
         self.tokens: list[int] = []  #: guessed and in the cache, and not chosen yet
         self.logits: list[Tensor] = []  #: `[1, vocabulary]` that follow each of them
         self._text: list[int] = []
@@ -36,7 +37,7 @@ class Drafts:
         self._misses = self._rest = 0  # guesses in a row of which nothing was right, and those left out for it
 
     def follows(self, token: int) -> Tensor | None:
-        """Return the logits that follow a chosen token where it was guessed; None where it was not, or nothing is left."""
+        """Return the logits that follow a chosen token if it was the next draft token, else None."""
         if not self.tokens or self.tokens[0] != token:
             return None
         self.tokens.pop(0)
@@ -44,7 +45,7 @@ class Drafts:
         return self.logits.pop(0)
 
     def forget(self) -> int:
-        """Give the guesses up; return how many these are."""
+        """Drop the draft tokens that are left; return how many there were."""
         count = len(self.tokens)
         self.tokens, self.logits = [], []
         if count and count == self._guessed:
@@ -57,12 +58,12 @@ class Drafts:
         return count
 
     def rests(self) -> bool:
-        """Whether to guess nothing this time, after guesses of which nothing was right: the more of them, the longer."""
+        """Whether to make no draft in this step: drafts of which no token was accepted are followed by ever longer pauses."""
         self._rest -= self._rest > 0
         return self._rest > 0
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
-        """Return `most` tokens at most that may follow a text, which goes on from what was given before."""
+        """Return at most `most` tokens that may follow `text`, which begins with the text of the call before."""
         for token in text[len(self._text) :]:
             if len(self._text) >= WORDS:
                 self._after[tuple(self._text[-WORDS:])] = len(self._text)

@@ -1,4 +1,4 @@
-"""Linear layers while few rows pass through a model: by a kernel where that pays (`gym_torch.kernels.few_row_products`)."""
+"""Linear layers of decoding steps, which have few rows: by a kernel where it is faster (`gym_torch.kernels.few_row_products`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class FewRows:
-    """A context of passes without gradients. Weights may change between two of them, and outside of it nothing is changed."""
+    """A context for passes without gradients in which linear layers use the kernel. Weights may change between two passes."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Find the layers: in fp32 or bf16 on the CPU, and not within a part that is compiled."""
+        """Find the layers: in fp32 or bf16 on the CPU, and not within a compiled part."""
         parts = list(model.modules())
         compiled = any(part._compiled_call_impl is not None for part in parts)
         self._layers = [] if compiled else [part for part in parts if type(part) is nn.Linear and _fits(part.weight)]
@@ -30,7 +30,7 @@ class FewRows:
         self._replaced: list[tuple[nn.Linear, Forward | None, Forward]] = []  # what was there before, and is now
 
     def __enter__(self) -> None:
-        """Have the layers multiply by the kernel; under autocast those whose rounded weight is kept, others do as before."""
+        """Have the layers use the kernel; under autocast only those with a rounded copy of their weight."""
         if torch.is_grad_enabled():
             return
         for layer in self._layers:
@@ -45,7 +45,7 @@ class FewRows:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Have them do as before, but for a layer in whose place another thread has put something meanwhile."""
+        """Restore the layers, except one whose `forward` another thread has replaced meanwhile."""
         for layer, before, mine in self._replaced:
             own: dict[str, Any] = vars(layer)
             if own.get("forward") is not mine:

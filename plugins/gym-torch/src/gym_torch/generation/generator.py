@@ -1,4 +1,4 @@
-"""Batched decoding: finished rows leave, waiting ones enter, and no row depends on its company.
+"""Batched generation from a list of prompts: finished rows leave the batch, waiting ones enter, and no row depends on the others.
 
 Identical prompts are computed once. Nothing here knows about chat or rewards; `complete` at the end
 is the one bridge from messages to texts.
@@ -15,14 +15,14 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.console import say
-from gym_torch.generation.cache_support import Way, way_of
+from gym_torch.generation.cache_support import CacheSupport, cache_support_of
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST
-from gym_torch.generation.kept_rows import Around
+from gym_torch.generation.padded_rows import Around
 from gym_torch.generation.row import Completion, Row
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.generation.shared_prefixes import Shared, shares
+from gym_torch.generation.shared_prompts import SharedPrompts, shares
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.stop_tokens import stops
@@ -41,7 +41,7 @@ class Generator:
         tokenizer: Tokenizer | None,
         max_batch: int = 64,
         routers: Routers | None = None,
-        way: Way | None = None,
+        support: CacheSupport | None = None,
         guesses: int = MOST,
     ) -> None:
         """Use a model as it is at each call: a model in training may be given once and asked again and again.
@@ -52,7 +52,7 @@ class Generator:
             tokenizer: names the token that ends a turn; None where calls name `stop_ids`.
             max_batch: most rows in one forward pass.
             routers: those of the model, where the experts of every token are to be recorded.
-            way: how the model can be decoded; by default found out for the longest text of each call.
+            support: how the model can be decoded; by default found out for the longest text of each call.
             guesses: most tokens that are guessed at once for a row, which changes no answer.
 
         """
@@ -61,7 +61,7 @@ class Generator:
         self.max_batch = max_batch
         self.routers = routers
         self._guesses = guesses
-        self._way = way
+        self._support = support
         self._said = ""
         self._stop = stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
 
@@ -119,16 +119,16 @@ class Generator:
         return [row.completion for row in rows]
 
     def _decode(self, waiting: list[Row], around: Around | None) -> None:
-        """Continue rows, the last one first; the list is empty in the end."""
+        """Continue all rows of `waiting`, beginning with the last, and empty the list."""
         longest = max(len(row.prompt) + row.limit for row in waiting)
-        way = self._way or way_of(self.model, longest, decode_batch)
-        if not way.cached and way.why != self._said:
-            say(f"every token that is generated computes its whole text anew: {way.why}")
-            self._said = way.why
-        shared = Shared() if way.shared and shares(self.model, [row.prompt for row in waiting]) else None
+        support = self._support or cache_support_of(self.model, longest, decode_batch)
+        if not support.cached and support.why != self._said:
+            say(f"every token that is generated computes its whole text anew: {support.why}")
+            self._said = support.why
+        shared = SharedPrompts() if support.shared and shares(self.model, [row.prompt for row in waiting]) else None
         once = cast_once(self.model) if around is None else nullcontext()  # what is around may change weights
         with evaluating(self.model), once:
-            batch = Decoding(self.model, way, longest, self.routers, around, shared, guesses=self._guesses)
+            batch = Decoding(self.model, support, longest, self.routers, around, shared, guesses=self._guesses)
             while waiting or batch.rows:
                 free = self.max_batch - len(batch.rows)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
@@ -143,10 +143,10 @@ class Generator:
 
 
 def decode_batch(
-    model: PreTrainedModel, prompts: list[list[int]], count: int, way: Way
+    model: PreTrainedModel, prompts: list[list[int]], count: int, support: CacheSupport
 ) -> list[tuple[list[int], list[float]]]:
-    """Continue prompts with a cache, for the trial whether that is right."""
-    made = Generator(model, None, way=way).generate(prompts, count, stop_ids=())
+    """Return tokens and log-probabilities of a greedy continuation with a cache, for `cache_support_of`."""
+    made = Generator(model, None, support=support).generate(prompts, count, stop_ids=())
     return [(completion.tokens, completion.log_probs) for completion in made]
 
 

@@ -1,7 +1,7 @@
-"""Keys and values of a batch whose rows come and go. It knows tensors only, nothing of tokens or models.
+"""Keys and values of a batch whose rows enter and leave: tensors only, nothing of tokens or models.
 
-Rows are aligned at their right end: a row of 3 in a cache of width 5 fills the last 3 columns, and the 2 before it hold
-anything finite. Masking them is up to the caller. Everything is written in place, because a copy of the cache costs as
+Rows are padded on the left: a row of 3 tokens in a cache of width 5 fills the last 3 columns, and the 2 before them hold
+any finite numbers, which the caller has to mask. Everything is written in place, because a copy of the cache costs as
 much as a decoding step: a step writes one column, a row that enters is copied once, a row that leaves is overwritten.
 """
 
@@ -31,7 +31,7 @@ class Layer(DynamicLayer):
         self.values = self._values[: self.rows, :, self.start : self.stop]
 
     def _reserve(self, rows: int, stop: int, columns: int) -> None:
-        """Make room for this many rows, and move the window so that it ends at `stop` with `columns` free behind it."""
+        """Allocate buffers for `rows` rows, with the window ending at column `stop` and `columns` free columns behind it."""
         width = self.stop - self.start
         buffers = []
         for buffer, window in ((self._keys, self.keys), (self._values, self.values)):
@@ -57,23 +57,23 @@ class Layer(DynamicLayer):
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of all that there is room for, which writing does not move."""
+        """Keys and values of the whole buffers, whose addresses stay while tokens are written."""
         return self._keys, self._values
 
     def make_room(self, rows: int, grain: int) -> None:
-        """Have room for so many rows, and for a column behind the window; so many more come at once where there is none."""
+        """Allocate room for `rows` rows and a column behind the window; where there is none, add `grain` columns."""
         if rows > len(self._keys) or self.stop == self._keys.shape[2]:
             width = self.stop - self.start
             self._reserve(rows, width, grain - width % grain)
             self._view()
 
     def take_in(self) -> None:
-        """Let the column behind the window, which somebody has written, be a part of it."""
+        """Extend the window by the column behind it, which the caller has written."""
         self.stop += 1
         self._view()
 
     def keep(self, rows: Sequence[int], width: int) -> None:
-        """Let row i be what was row `rows[i]`, and narrow the window to the last `width` columns."""
+        """Move row `rows[i]` to place i, drop the others, and narrow the window to the last `width` columns."""
         moved = [(to, row) for to, row in enumerate(rows) if to != row]
         if moved:
             target, source = (torch.tensor(side, device=self.keys.device) for side in zip(*moved, strict=True))
@@ -83,12 +83,12 @@ class Layer(DynamicLayer):
         self._view()
 
     def take_back(self, columns: int) -> None:
-        """Forget the last columns of all rows."""
+        """Remove the last `columns` columns of all rows."""
         self.stop -= columns
         self._view()
 
     def reserve(self, keys: Tensor, values: Tensor, count: int, width: int) -> None:
-        """Make room for so many more rows of such keys and values, that wide."""
+        """Allocate room for `count` more rows of width `width`, of the shape and dtype of `keys` and `values`."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
             self._keys, self._values = keys[:0, :, :0], values[:0, :, :0]
@@ -98,7 +98,7 @@ class Layer(DynamicLayer):
             self._view()
 
     def write(self, keys: Tensor, values: Tensor, index: Tensor) -> None:
-        """Write the rows `index` `[new rows]` of other keys and values, for which there is room, below the present ones."""
+        """Write the rows `index` `[new rows]` of other keys and values behind the present rows, where room was reserved."""
         rows, begin = self.rows + len(index), self.stop - keys.shape[2]
         for buffer, new in ((self._keys, keys), (self._values, values)):
             # Who was here before may have left numbers that are not finite.
@@ -107,7 +107,7 @@ class Layer(DynamicLayer):
             buffer[self.rows : rows, :, begin : self.stop] = new[index]
 
     def extend(self, count: int, width: int) -> None:
-        """Let so many rows below, that wide, which were written, be a part of it."""
+        """Count `count` more rows of width `width`, which `write` wrote, as present."""
         self.rows, self.start = self.rows + count, min(self.start, self.stop - width)
         self._view()
 
@@ -122,24 +122,24 @@ class RowCache(Cache):
         super().__init__(layers=[])
 
     def keep(self, rows: Sequence[int], width: int) -> None:
-        """Let row i be what was row `rows[i]`; keep the last `width` columns."""
+        """Move row `rows[i]` to place i, drop the others, and keep the last `width` columns."""
         for layer in self.layers:
             layer.keep(rows, width)
 
     def take_back(self, columns: int) -> None:
-        """Forget the last columns of all rows."""
+        """Remove the last `columns` columns of all rows."""
         for layer in self.layers:
             layer.take_back(columns)
 
     def reserve(self, like: Cache, count: int, width: int) -> None:
-        """Make room for so many more rows of another cache, that wide: where there is none, no layer has changed."""
+        """Allocate room for `count` more rows of width `width` from another cache; if that fails, no layer has changed."""
         if not self.layers:
             self.layers = [Layer() for _ in like.layers]
         for layer, new in zip(self.layers, like.layers, strict=True):
             layer.reserve(new.keys, new.values, count, width)
 
     def append(self, other: Cache, index: Tensor) -> None:
-        """Add the rows `index` `[new rows]` of another cache below; a row may come more than once. What fails changes nothing."""
+        """Add the rows `index` `[new rows]` of another cache; a row may come more than once. An error changes nothing."""
         width = other.get_seq_length()
         self.reserve(other, len(index), width)
         for layer, new in zip(self.layers, other.layers, strict=True):
@@ -149,7 +149,7 @@ class RowCache(Cache):
 
 
 def fill(kept: Sequence[int]) -> list[int]:
-    """Arrange the kept rows (ascending) so that few of them move: those past the end fill the holes."""
+    """Return an order of the kept rows (ascending) in which few of them move: rows past the end fill the gaps."""
     count = len(kept)
     staying = {row for row in kept if row < count}
     movers = iter(row for row in kept if row >= count)

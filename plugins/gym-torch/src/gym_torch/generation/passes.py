@@ -1,4 +1,4 @@
-"""One pass over new tokens of rows that have others in a cache."""
+"""One forward pass over new tokens of rows whose earlier tokens are in a cache."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from transformers import Cache, PreTrainedModel
 
 from gym_torch.generation.cuda_graphs import graphs_for
 from gym_torch.generation.kv_cache import RowCache
-from gym_torch.generation.shared_prefixes import Shared
+from gym_torch.generation.shared_prompts import SharedPrompts
 from gym_torch.model.expert_routing import Routers
 
 
 def runner(model: PreTrainedModel, routers: Routers | None, alone: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return `run_tokens` of a model for one decoding, with steps as CUDA graphs where they can be.
 
-    `alone` says that nothing is around a pass, which a graph would not see; nor would it record experts.
+    `alone` says that no context surrounds a pass: a CUDA graph would not replay its effects. Nor does a graph record experts.
     """
     plain = partial(run_tokens, model, routers)
     graphs = graphs_for(model) if alone and routers is None else None
 
     def run(
-        tokens: Tensor, lengths: list[int], cache: Cache, shared: Shared | None = None, keep: int = 1
+        tokens: Tensor, lengths: list[int], cache: Cache, shared: SharedPrompts | None = None, keep: int = 1
     ) -> tuple[Tensor, Tensor | None]:
         every = partial(plain, tokens, lengths, cache, shared, keep)
         if graphs is None or shared or tokens.shape[1] > 1 or not isinstance(cache, RowCache):
@@ -40,7 +40,7 @@ def run_tokens(
     tokens: Tensor,
     lengths: list[int],
     cache: Cache,
-    shared: Shared | None = None,
+    shared: SharedPrompts | None = None,
     keep: int = 1,
 ) -> tuple[Tensor, Tensor | None]:
     """Run `tokens` `[rows, new]`, after which row i has `lengths[i]` tokens in the cache, aligned at the right.

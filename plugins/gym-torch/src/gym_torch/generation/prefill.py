@@ -1,4 +1,4 @@
-"""Prompts before they are decoded: which are computed together, and how far a long one is."""
+"""Prefill: which prompts are computed together, and long prompts that are computed in chunks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gym_torch.generation.row import Row, Text
 #: Tokens of padding in a pass over prompts that cost less than another pass, by device.
 PADDING = {"cpu": 32}
 ELSEWHERE = 128  #: the same, of other devices
-LEAST = 64  #: tokens that prompts must have in common for a pass of their own to pay
+MIN_COMMON = 64  #: tokens that prompts must have in common for a separate pass over them to pay
 
 
 @dataclass
-class Begun:
-    """A prompt whose first tokens are computed, and the rows that are to continue it."""
+class ChunkedPrefill:
+    """A long prompt of which the first tokens are computed, and the rows that continue it."""
 
     rows: Sequence[Row]  #: all of one text
     cache: DynamicCache  #: keys and values of the tokens that are done
@@ -29,10 +29,10 @@ class Begun:
         return len(self.rows[0].prompt) - self.done
 
 
-def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int], device: str) -> list[list[Row]]:
-    """Put those together that have about as many tokens left to compute, so that little of a pass is padding.
+def prefill_batches(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int], device: str) -> list[list[Row]]:
+    """Group rows by how many tokens are left to compute, so that a pass has little padding.
 
-    Rows of one text stay together; what a cache has of some is not computed again beside others that have much left.
+    Rows of one text stay together. Rows that a cache has most of are not grouped with rows that have much left.
     """
     alike: dict[Hashable, list[Row]] = {}
     for row in rows:
@@ -52,11 +52,11 @@ def parts(rows: Sequence[Row], left_of: Callable[[Sequence[Row]], int], device: 
 
 
 def common_beginnings(texts: Iterable[Text]) -> list[Text]:
-    """Return the beginnings that several prompts of one key and scope have in common; those without a scope have none."""
+    """Return the common beginnings of prompts with the same key and scope; prompts without a scope are left out."""
     alike: dict[Hashable, list[Text]] = {}
     for key, scope, prompt in dict.fromkeys(texts):
-        if scope is not None and len(prompt) > LEAST:
-            alike.setdefault((key, scope, prompt[:LEAST]), []).append((key, scope, prompt))
+        if scope is not None and len(prompt) > MIN_COMMON:
+            alike.setdefault((key, scope, prompt[:MIN_COMMON]), []).append((key, scope, prompt))
     return [(*same[0][:2], _common([prompt for *_, prompt in same])) for same in alike.values() if len(same) > 1]
 
 

@@ -1,7 +1,7 @@
 """Keys and values of the beginnings of prompts, kept for the next prompt that begins with the same tokens.
 
-They lie in blocks of `BLOCK` tokens. A block is known by the one before it and its own tokens, so what is found has exactly the
-tokens that are asked for, from the first on. The first block of a text is known by its scope: who may use it.
+They are kept in blocks of `BLOCK` tokens. The key of a block is the block before it and its own tokens, so a hit has exactly the
+tokens that are looked up, from the first on. The key of the first block of a text includes its scope: who may use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Block:
 
 
 class PrefixCache:
-    """Beginnings of prompts, those used last within a number of bytes. It knows nothing of models: a scope names one as well."""
+    """Cache of beginnings of prompts, least recently used first out. A scope has to name the model as well."""
 
     def __init__(self, limit: int) -> None:
         """Keep at most `limit` bytes of keys and values."""
@@ -36,13 +36,14 @@ class PrefixCache:
         self._count = 0
 
     def length(self, scope: Hashable, prompt: Sequence[int]) -> int:
-        """Return how many tokens of a prompt are there, fewer than it has: something must be computed."""
+        """Return how many tokens of a prompt are cached, at most all but one, so that a pass has a token to compute."""
         return len(self._found(scope, prompt, len(prompt) - 1)) * BLOCK
 
     def take(self, asked: Sequence[tuple[Hashable, Sequence[int], int]]) -> list[tuple[Tensor, Tensor]]:
         """Return keys and values `[texts, heads, width, head_dim]` of each layer, aligned at the right.
 
-        Each text is a scope, a prompt and how many of its first tokens, no more than `length` says, of which some are asked.
+        `asked` has for each text its scope, its prompt and how many of its first tokens are wanted, at most what `length`
+        returns.
         """
         width = max(count for *_, count in asked)
         rows = []
@@ -77,7 +78,7 @@ class PrefixCache:
             self.bytes -= self._blocks.popitem(last=False)[1].held.nbytes
 
     def _found(self, scope: Hashable, tokens: Sequence[int], most: int) -> list[_Block]:
-        """Return the blocks that are there of the first `most` tokens; they are used now, each one before those it follows."""
+        """Return the cached blocks of the first `most` tokens, and mark them as used."""
         found: list[_Block] = []
         used = []
         before: Hashable = ("scope", scope)

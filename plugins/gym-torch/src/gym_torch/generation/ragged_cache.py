@@ -1,7 +1,7 @@
-"""Keys and values of rows that are as long as they are, each from the first column of its own row on. It knows tensors only.
+"""Keys and values of rows of different lengths without padding, each from the first column of its row on: tensors only.
 
-A step writes behind what a row has, wherever that is, so rows may grow by different numbers of tokens and forget the last of them
-at no cost. Prompts that several rows continue are kept once, beside the rows.
+A step writes behind the last token of each row, so rows may grow by different numbers of tokens, and drop their last tokens at no
+cost. Prompts that several rows continue are kept once, apart from the rows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Block:
     """Some rows of keys and values of one layer, `[rows, heads, columns, head_dim]` each, with room to grow."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """Start without room."""
+        """Begin without buffers."""
         self.parts: list[Tensor] = []
         self._dtype = dtype
 
     def reserve(self, like: Tensor, rows: int, columns: int, used: int, more: int = 0) -> None:
-        """Make room for rows and columns, of which `used` rows hold something."""
+        """Allocate room for `rows` rows of `columns` columns; the first `used` rows are kept."""
         if not self.parts:
             self.parts = [like.new_empty(0, like.shape[1], 0, like.shape[3], dtype=self._dtype) for _ in range(2)]
         held, _, width, _ = self.parts[0].shape
@@ -38,12 +38,12 @@ class Block:
             self.parts[number] = grown
 
     def write(self, row: int, keys: Tensor, values: Tensor) -> None:
-        """Let a row be keys and values `[heads, length, head_dim]`."""
+        """Write keys and values `[heads, length, head_dim]` into a row."""
         for part, new in zip(self.parts, (keys, values), strict=True):
             part[row, :, : new.shape[1]] = new
 
     def keep(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Let row i be what was row `rows[i]`, of which so many columns count; see `gym_torch.generation.kv_cache.fill`."""
+        """Move the first `lengths[i]` columns of row `rows[i]` to row i; see `gym_torch.generation.kv_cache.fill`."""
         for to, row in enumerate(rows):
             if to != row:
                 for part in self.parts:
@@ -51,7 +51,7 @@ class Block:
 
 
 class Passing(DynamicLayer):
-    """What a model is told is its cache: it gives back what it is given, for attention writes it down itself."""
+    """The cache object that a model is given: it returns new keys and values unchanged, as the attention kernel stores them."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Return both."""
@@ -72,7 +72,7 @@ class RaggedCache:
         self.passing = Cache(layers=[])
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
-        """Add rows that begin with texts of a cache, aligned at the right. What fails changes nothing.
+        """Add rows that begin with texts of a cache, aligned at the right. If it fails, nothing has changed.
 
         Args:
             cache: keys and values `[texts, heads, width, head_dim]` of each layer.
@@ -101,12 +101,12 @@ class RaggedCache:
         self.numbers += [had + shared.index(text) if text in shared else -1 for text in places]
 
     def reserve(self, new: int) -> None:
-        """Make room for so many more tokens of each row."""
+        """Allocate room for `new` more tokens of each row."""
         for block in self.rows:
             block.reserve(block.parts[0], len(self.lengths), max(self.lengths) + new, len(self.lengths), ROOM)
 
     def keep(self, rows: Sequence[int], guessed: Sequence[int]) -> None:
-        """Let row i be what was row `rows[i]`, with so many tokens behind it, and forget the prompts that no row continues."""
+        """Move row `rows[i]` with `guessed[i]` draft tokens behind it to row i, and drop the prompts that no row continues."""
         self.lengths = [self.lengths[row] for row in rows]
         self.numbers = [self.numbers[row] for row in rows]
         for block in self.rows:
@@ -119,7 +119,7 @@ class RaggedCache:
                 block.keep(left, self.prompt_lengths)
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
-        """Return keys and values `[heads, tokens, head_dim]` of each layer for all that a row has, its prompt included."""
+        """Return keys and values `[heads, tokens, head_dim]` of each layer for all tokens of a row, its prompt included."""
         length, number = self.lengths[row], self.numbers[row]
         found = []
         for rows, prompts in zip(self.rows, self.prompts, strict=True):

@@ -1,7 +1,8 @@
-"""Rows that are as long as they are: a pass has the new tokens of all rows one below the other, and no column that is empty.
+"""The cache of a batch without padding: a pass has the new tokens of all rows, each as a row of one token.
 
-Attention is the kernel's (`gym_torch.attention.cached_attention`): it writes down new keys and values, reads of each row what it
-has, and a prompt that several rows continue once for all of them. So each row may be given guesses at what it says next.
+Attention is computed by a kernel (`gym_torch.attention.cached_attention`), which appends new keys and values, reads the tokens of
+each row, and reads a prompt that several rows continue once for all of them. Rows may therefore have different numbers of draft
+tokens in one pass.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from transformers import Cache, PreTrainedModel
 from gym_torch.attention import cached_attention
 from gym_torch.attention.cached_attention import CachedAttention, places_of
 from gym_torch.attention.segment_attention import NAME, NO_MASK
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.drafts import Drafts, most_guesses
-from gym_torch.generation.kept_rows import Following, Passes
+from gym_torch.generation.padded_rows import NextLogits, Passes
 from gym_torch.generation.ragged_cache import RaggedCache
 from gym_torch.generation.row import Row
 from gym_torch.kernels.kernel_functions import Kept, Places, Scores
@@ -30,13 +31,13 @@ _ATTENDING: dict[int, tuple[int, str]] = {}  #: by configuration, passes under w
 
 
 def precision(model: PreTrainedModel) -> torch.dtype:
-    """Return in which precision a model on a CPU attends."""
+    """Return the dtype in which a model on a CPU computes attention."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else model.dtype
 
 
-def kernel_for(model: PreTrainedModel, way: Way) -> CachedAttention | None:
-    """Return what attends to rows of a model that are as long as they are; None where they lie in a rectangle."""
-    if not way.ragged or model.device.type != "cpu":
+def kernel_for(model: PreTrainedModel, support: CacheSupport) -> CachedAttention | None:
+    """Return the kernel for rows without padding; None where a model needs padded rows."""
+    if not support.ragged or model.device.type != "cpu":
         return None
     config = model.config.get_text_config()
     heads = config.num_attention_heads
@@ -46,7 +47,7 @@ def kernel_for(model: PreTrainedModel, way: Way) -> CachedAttention | None:
 
 
 class RaggedRows:
-    """Keys and values of rows, and their guesses."""
+    """Keys and values of rows without padding, and their draft tokens."""
 
     def __init__(self, passes: Passes, attend: CachedAttention, guesses: int) -> None:
         """Begin without rows."""
@@ -55,12 +56,12 @@ class RaggedRows:
         self._drafts: list[Drafts] = []
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
-        """Add rows, as `KeptRows.append` does."""
+        """Add rows, as `BatchCache.append` does."""
         self._cache.append(cache, lengths, places)
         self._drafts += [Drafts(self._guesses) for _ in places]
 
-    def step(self, rows: Sequence[Row]) -> Following:
-        """Return what follows the rows whose last token was guessed; where there is none, run a token of each row and guesses."""
+    def step(self, rows: Sequence[Row]) -> NextLogits:
+        """Return the logits of rows whose newest token was guessed; if there are none, run the newest tokens with new guesses."""
         known: dict[int, Tensor] = {}
         for at, (row, drafts) in enumerate(zip(rows, self._drafts, strict=True)):
             logits = drafts.follows(row.completion.tokens[-1])
@@ -69,7 +70,7 @@ class RaggedRows:
         if known:
             for at in known:
                 self._cache.lengths[at] += 1
-            return Following(list(known), torch.cat(list(known.values())))
+            return NextLogits(list(known), torch.cat(list(known.values())))
         most = most_guesses(len(rows), self._guesses) if self._passes.routers is None else 0
         new = [self._new(row, drafts, most) for row, drafts in zip(rows, self._drafts, strict=True)]
         logits, routed = self._run(rows, new)
@@ -81,19 +82,19 @@ class RaggedRows:
             self._drafts[at].tokens = tokens[1:]
             self._drafts[at].logits = list(logits[first[at] + 1 : first[at + 1], None])
         followed = logits if len(logits) == len(rows) else logits[first[:-1]]
-        return Following(list(range(len(rows))), followed, routed)
+        return NextLogits(list(range(len(rows))), followed, routed)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop other rows."""
+        """Keep these rows."""
         self._drafts = [self._drafts[row] for row in rows]
         self._cache.keep(rows, [len(drafts.tokens) for drafts in self._drafts])
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
-        """Return what a row has, as `KeptRows.text` does."""
+        """Return keys and values of a row, as `BatchCache.text` does."""
         return self._cache.text(row)
 
     def _new(self, row: Row, drafts: Drafts, most: int) -> list[int]:
-        """Return the token that a row chose last, and guesses at what follows it."""
+        """Return the newest token of a row, and draft tokens behind it."""
         made = row.completion.tokens
         drafts.forget()
         most = min(most, row.limit - len(made) - 1)
@@ -138,7 +139,7 @@ class RaggedRows:
 
 @contextmanager
 def attending(model: PreTrainedModel) -> Iterator[None]:
-    """Have a model that attends as torch does attend through `gym_torch.attention.segment_attention`, which does the same."""
+    """Have a model use `gym_torch.attention.segment_attention` in the block, in place of the sdpa that computes the same."""
     config = model.config
     with _TURN:  # several threads may decode with one model
         passes, before = _ATTENDING.get(id(config), (0, config._attn_implementation))

@@ -42,11 +42,11 @@ class Row:
 
     @property
     def text(self) -> Text:
-        """The prompt, and what is not shared beside it."""
+        """The prompt with its key and its scope: rows with the same text are prefilled once."""
         return self.key, self.scope, self.prompt
 
     def took(self, token: int, log_prob: float) -> bool:
-        """Add a token; return whether the row goes on."""
+        """Append a token; return whether the row continues."""
         made = self.completion
         made.tokens.append(token)
         made.log_probs.append(log_prob)
@@ -55,7 +55,7 @@ class Row:
 
 
 def extend(rows: Sequence[Row], logits: Tensor) -> list[bool]:
-    """Choose a token for each row by its logits `[rows, vocabulary]`; return which rows go on."""
+    """Choose a token for each row from logits `[rows, vocabulary]`; return which rows continue."""
     chosen, log_probs = choose_rows(
         logits,
         [row.sampling for row in rows],

@@ -1,4 +1,4 @@
-"""Choosing the next token. Random numbers are counted, not drawn: they depend on the request, never on the batch."""
+"""Choosing the next token. Random numbers are a function of seed, request and position, so they do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def choose_rows(
     places: Sequence[tuple[int, int]],
     adjusts: Mapping[int, Adjust] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Choose one token for each row by options of its own.
+    """Choose one token for each row, each with its own options.
 
     Args:
         logits: `[rows, vocabulary]`.

@@ -1,7 +1,7 @@
-"""Decodes jobs in a thread of its own as they come: who enters when, who is told what, and what happens to a job that fails.
+"""Decodes jobs in a thread of its own as they arrive: when they enter a batch, what is reported, and what happens when one fails.
 
-Jobs of one lane share batches; a lane is a model with what its passes run within, or whatever else decodes rows.
-What goes wrong with a job is told to it alone, what goes wrong with a lane to all of its jobs.
+Jobs of one lane share batches; a lane is one model with the context of its passes, or another engine that decodes rows. An error
+of a job is reported to that job alone, an error of a lane to all of its jobs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
-from gym_torch.generation.cache_support import Way
+from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.decoding import Decoding
-from gym_torch.generation.kept_rows import Around
+from gym_torch.generation.padded_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Row
 from gym_torch.generation.row_decoder import PartialPrefill, RowDecoder
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class QueueFullError(Exception):
-    """As many jobs wait as may."""
+    """The queue is full."""
 
 
 class ClosedError(Exception):
@@ -38,7 +38,7 @@ class ClosedError(Exception):
 
 @dataclass(eq=False)
 class Lane:
-    """Where jobs are decoded together."""
+    """A decoder and the jobs that share its batches."""
 
     opens: Callable[[], RowDecoder]  #: returns what decodes, without rows; called again where it failed
     in_parts: bool = True  #: whether a long prompt is computed a part at a time
@@ -47,31 +47,31 @@ class Lane:
     begun: PartialPrefill | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
 
     def session(self) -> RowDecoder:
-        """Return the rows in flight."""
+        """Return the decoder, opened where it is not."""
         self.decoding = self.decoding or self.opens()
         return self.decoding
 
 
 def model_lane(
     model: PreTrainedModel,
-    way: Way,
+    support: CacheSupport,
     longest: int,
     around: Around | None = None,
     prefixes: PrefixCache | None = None,
 ) -> Lane:
-    """Return the lane of a model; see `Decoding` for what is told."""
+    """Return the lane of a model; see `Decoding` for the arguments."""
     fuse(model)  # as the generator does
 
     def opens() -> RowDecoder:
         model.eval()
-        return Decoding(model, way, longest, around=around, prefixes=prefixes)
+        return Decoding(model, support, longest, around=around, prefixes=prefixes)
 
-    return Lane(opens, way.cached)
+    return Lane(opens, support.cached)
 
 
 @dataclass(eq=False)
 class Job:
-    """A row to decode, and who is told of it; both functions are called in the thread of the scheduler."""
+    """A row to decode, with callbacks that are called in the thread of the scheduler."""
 
     lane: Lane
     row: Row
@@ -82,7 +82,7 @@ class Job:
 
 
 class Scheduler:
-    """The thread, and who waits for it. Any thread may call it."""
+    """The decoding thread and its queue. Its methods may be called from any thread."""
 
     def __init__(self, max_batch: int, queue: int, flush: Callable[[], None] = lambda: None) -> None:
         """Start. `max_batch` rows of a lane are decoded together, `queue` jobs may wait; `flush` is called after each turn."""
@@ -117,13 +117,13 @@ class Scheduler:
             self._wake.notify()
 
     def cancel(self, job: Job) -> None:
-        """Let a job go at the next step; it is told that it ended."""
+        """End a job at the next step; its `ended` is called."""
         with self._wake:
             job.cancelled = True
             self._wake.notify()
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more jobs, and wait until those there are have ended; those left after so many seconds fail."""
+        """Take no more jobs, and wait until all have ended; those left after `timeout` seconds fail."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -144,7 +144,7 @@ class Scheduler:
             self._flush()
 
     def _round(self) -> bool:
-        """Give each lane that has jobs its turn; return False where there are no jobs, and will be none."""
+        """Run one step of each lane that has jobs; return False when there are none and the scheduler is closed."""
         with self._wake:
             self._wake.wait_for(lambda: self._waiting or self.running or self._closed)
             if self._abandoned:
@@ -162,7 +162,7 @@ class Scheduler:
         return True
 
     def _entering(self) -> dict[Lane, list[Job]]:
-        """Take from those who wait who enters now, in their order; they are among the jobs of their lanes from now on."""
+        """Move waiting jobs that may enter now to their lanes, in the order of the queue; return them by lane."""
         found: dict[Lane, list[Job]] = {}
         tokens: dict[Lane, int] = {}
         left: deque[Job] = deque()
@@ -193,7 +193,7 @@ class Scheduler:
         return found
 
     def _turn(self, lane: Lane, entering: list[Job]) -> None:
-        """Let jobs of a lane leave and enter, and choose a token for each. Raises what goes wrong with its rows in flight."""
+        """Remove cancelled jobs, admit new ones, and run a step of a lane. Raises errors that concern all of its jobs."""
         decoding = lane.session()
         self._leave(lane, {job: None for job in lane.jobs.values() if job.cancelled})
         new = [job.row for job in entering if job.row in lane.jobs]
@@ -208,7 +208,7 @@ class Scheduler:
             self._deliver(lane, decoding.step())
 
     def _admit(self, lane: Lane, new: Sequence[Row], work: Callable[[], Sequence[Row]]) -> None:
-        """Do work for rows that enter, and tell the jobs of those that have a token."""
+        """Run the prefill of rows that enter, and report their tokens; an error ends their jobs alone."""
         try:
             rows = work()
         except Exception as error:  # of the model, or of its memory
@@ -222,7 +222,7 @@ class Scheduler:
         return ()
 
     def _go_on(self, lane: Lane) -> Sequence[Row]:
-        """Compute a part of the long prompt; return its rows when it is the last one."""
+        """Compute the next chunk of the long prompt; return its rows after the last one."""
         begun = lane.begun
         if begun is None or not begun.rows:
             lane.begun = None
@@ -234,7 +234,7 @@ class Scheduler:
         return ()
 
     def _deliver(self, lane: Lane, rows: Sequence[Row]) -> None:
-        """Tell jobs of their new tokens; those that are over leave."""
+        """Report new tokens to jobs, and end those that are over."""
         over: dict[Job, BaseException | None] = {}
         for row in rows:
             job = lane.jobs[row]
@@ -246,7 +246,7 @@ class Scheduler:
         self._leave(lane, over)
 
     def _leave(self, lane: Lane, over: Mapping[Job, BaseException | None]) -> None:
-        """Let jobs go, and tell them, with an error where there was one. Raises what keeps their rows from being dropped."""
+        """Remove jobs and call their `ended`, with an error where there was one. Raises an error of dropping their rows."""
         for job in over:
             del lane.jobs[job.row]
         try:
@@ -257,12 +257,12 @@ class Scheduler:
                 _end(job, error)
 
     def _fail(self, lane: Lane, error: BaseException) -> None:
-        """Let go of all that is in flight in a lane, and tell its jobs."""
+        """End all jobs of a lane with an error, and close its decoder."""
         lane.decoding = lane.begun = None
         self._leave(lane, dict.fromkeys(lane.jobs.values(), error))
 
     def _abandon(self, error: BaseException) -> None:
-        """End everything that is not done."""
+        """End all jobs with an error."""
         for job in self._waiting:
             _end(job, error)
         self._waiting.clear()

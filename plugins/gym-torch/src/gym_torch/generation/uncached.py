@@ -1,4 +1,4 @@
-"""What follows a text, computed from the whole of it: for models whose cache rows cannot enter and leave."""
+"""Logits after a whole text, without a cache: for models whose cache fails the trial of `gym_torch.generation.cache_support`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_torch.model.log_probs import Head
 from gym_torch.packing import Layout
 
 
-def following(model: PreTrainedModel, head: Head, layout: Layout, texts: Sequence[Sequence[int]]) -> Tensor:
+def next_logits(model: PreTrainedModel, head: Head, layout: Layout, texts: Sequence[Sequence[int]]) -> Tensor:
     """Return the logits `[texts, vocabulary]` of the token after each text."""
     none = np.zeros(max(map(len, texts)), dtype=np.bool_)
     pieces = [Piece("text", np.array(text, dtype=np.int32), none[: len(text)]) for text in texts]

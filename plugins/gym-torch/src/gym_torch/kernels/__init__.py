@@ -1,1 +1,1 @@
-"""Kernels that do the work of layers beside torch's own: what each computes, and which of them a machine uses."""
+"""Kernels for operations of layers, as alternatives to torch: what they compute, and which of them a machine uses."""

@@ -1,8 +1,8 @@
-"""What a step of decoding does on a CPU, in fp32 and bf16: products of few rows, and attention to a cache (`decoding_kernels.c`).
+"""Kernels of decoding steps on a CPU, in fp32 and bf16: products of few rows, and attention to a cache (`decoding_kernels.c`).
 
-The libraries that torch calls lay a weight out anew before they multiply, which takes longer than the product of few rows; here
-it is read once, where it lies. Attention takes rows as long as they are, writes new keys and values itself, and reads a prompt
-that several rows continue once for all of them.
+The libraries that torch calls repack a weight before they multiply, which takes longer than a product of few rows; here it is
+read once, in place. Attention takes rows of different lengths without padding, stores new keys and values itself, and reads a
+prompt that several rows continue once for all of them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class _Call(ctypes.Structure):
 
 
 class Kernel:
-    """The compiled file."""
+    """The compiled library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        """Take a library. Raises OSError where it is of another version."""
+        """Wrap a library. Raises OSError where its version differs."""
         if library.gym_call_bytes() != ctypes.sizeof(_Call):
             raise OSError("this library does not run here")
         library.gym_kernel.restype = ctypes.c_char_p
@@ -102,7 +102,7 @@ class Kernel:
 
 @cache
 def kernel(dtype: torch.dtype = torch.float32) -> Kernel | None:
-    """Return the kernel compiled for this machine and a precision; None where there is none."""
+    """Return the kernel compiled for this machine and a dtype; None where it cannot be compiled."""
     found = native_code.library(SOURCE, (*FLAGS, *PRECISIONS[dtype]))
     try:
         return Kernel(found) if found else None
@@ -111,7 +111,7 @@ def kernel(dtype: torch.dtype = torch.float32) -> Kernel | None:
 
 
 def functions() -> Sequence[KernelFunctions]:
-    """Return what the kernels compute, where there are some."""
+    """Return the kernel functions; none where nothing could be compiled."""
     return tuple(_functions(own, dtype) for dtype in PRECISIONS if (own := kernel(dtype)) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel multiplies few rows by a weight: a step that adds a token to each row multiplies as many rows as are in flight."""
+"""Which kernel multiplies few rows by a weight, as decoding does: one row for each sequence of the batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def chosen(rows: int, weight: Tensor) -> Product | None:
-    """Return what multiplies so many rows by a weight `[outputs, inputs]`; None where torch does, as a trial decides."""
+    """Return the kernel for `rows` rows and a weight `[outputs, inputs]`; None where a trial finds torch faster."""
     size = next((size for size in SIZES if rows <= size), None)
     if size is None or not CHOICES.any():
         return None
@@ -39,7 +39,7 @@ def chosen(rows: int, weight: Tensor) -> Product | None:
 
 
 def kernels() -> Sequence[KernelFunctions]:
-    """Return what the engine has: its own kernel, and oneDNN's, which is the faster one with more rows on some processors."""
+    """Return the kernels of the engine: its own, and oneDNN, which is faster with more rows on some processors."""
     return (*decoding_kernels.functions(), *onednn_linear.functions())
 
 

@@ -1,7 +1,8 @@
-"""Modules whose work a kernel does, where `gym_torch.kernels.module_recognition` finds that they compute such a thing.
+"""Replaces the forward pass of norms, gated networks and rotary positions by kernels, where a module is recognized as one.
 
-The kernel takes the place of their forward pass, for tensors that it takes and where a trial says that it pays. All else is
-computed as before: on other devices and in other precisions, and where something compiles, traces or transforms.
+`gym_torch.kernels.module_recognition` recognizes them. The kernel is used for tensors that it supports and where a trial finds it
+faster. Otherwise the module computes as before: on other devices, in other precisions, and under compilers, tracers and
+transforms.
 """
 
 from __future__ import annotations

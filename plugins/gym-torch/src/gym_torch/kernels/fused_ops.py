@@ -42,13 +42,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """The compiled file."""
+    """The compiled library."""
 
     name: str  #: the instructions it was compiled for
     calls: dict[str, Any]
 
     def run(self, call: str, *given: Any) -> None:
-        """Call a function of the file; a tensor stands for where its data is, and nothing is done for those without."""
+        """Call a function of the library: tensors become pointers, and nothing is done for tensors without data."""
         plain = []  # a step of decoding is many such calls, so each type is looked at once
         for part in given:
             if not isinstance(part, Tensor):
@@ -63,7 +63,7 @@ class Kernel:
 
 @cache
 def kernel() -> Kernel | None:
-    """Return the kernel compiled for this machine; None where there is none."""
+    """Return the kernel compiled for this machine; None where it cannot be compiled."""
     library = native_code.library(SOURCE, FLAGS)
     if library is None:
         return None
@@ -76,7 +76,7 @@ def kernel() -> Kernel | None:
 
 
 def functions() -> Sequence[KernelFunctions]:
-    """Return what the kernel computes, where there is one."""
+    """Return the kernel functions; none where it cannot be compiled."""
     own = kernel()
     return () if own is None else (_functions(own),)
 
@@ -193,7 +193,7 @@ class _Rotary(torch.autograd.Function):
 
 
 def _normed(own: Kernel, given: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return what a norm gives, and the factor of each row."""
+    """Return the result of a norm, and the factor of each row."""
     rows, dim = prod(given.shape[:-1]), given.shape[-1]
     out = torch.empty_like(given, dtype=dtype)
     inverse = given.new_empty(rows, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""Functions that compute what layers do between matrix products, and attention, in fewer passes over memory than torch.
+"""Operations of layers that a library of kernels may implement: norms, gates, rotary positions, attention and others.
 
-The engine has some for a CPU; libraries bring others (`gym_torch.KernelLibrary`). Whoever made them, each is tried against torch
-and float64 before it is used (`gym_torch.kernels.kernel_trials`).
+The engine has some for a CPU, and libraries bring others (`gym_torch.KernelLibrary`). Each is compared with torch and with
+float64 before it is used (`gym_torch.kernels.kernel_trials`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gym_torch.segment_spans import Spans
 
 @dataclass(frozen=True)
 class Scores:
-    """How products of queries and keys become scores."""
+    """How attention scores are computed from products of queries and keys."""
 
     scale: float
     window: int | None = None  #: most positions back that a token sees, itself included
@@ -28,7 +28,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the new tokens of a decoding step are from, and how much is kept of each row. All are int64 on the CPU.
+    """The layout of a decoding step: which new tokens belong to which row, and how many tokens a row has. All int64 on the CPU.
 
     Tokens of row r are `first[r]` to `first[r + 1]` of the new ones. A row may continue a prompt that others continue too: rows
     of group g are `members[bounds[g]:bounds[g + 1]]`, and continue prompt `prompt[g]`, or none where that is -1.
@@ -55,7 +55,7 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class KernelFunctions:
-    """What a library of kernels computes; None is what it leaves to others.
+    """The operations of a library of kernels; None for one that it does not implement.
 
     All but `label_scores`, `product` and `cached_attention` are differentiable once, and change none of their inputs. Numbers
     that are not finite come out where the definition has them.
@@ -89,7 +89,7 @@ class KernelFunctions:
     is; keys and values, of one shape, may have fewer heads. None where it cannot, as where segments continue others."""
 
     def takes(self, given: Sequence[Tensor]) -> bool:
-        """Return whether these are tensors that the functions take."""
+        """Return whether the functions support these tensors (device, dtype and layout)."""
         kinds = _WITHOUT_DATA if self.without_data else _PLAIN
         for part in given:
             if type(part) not in kinds or part.dtype not in self.dtypes or part.device.type not in self.devices:
@@ -99,7 +99,7 @@ class KernelFunctions:
 
 @cache
 def spelled(*dtypes: torch.dtype) -> str:
-    """Return how the name of a piece of work says the precisions that it goes through."""
+    """Return the dtypes of an operation as part of its name."""
     return " to ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel does a piece of work, and where torch does: found by a trial, and kept by a run to its end."""
+"""Chooses a kernel or torch for each operation by a trial of speed and error; a run keeps its choices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Work = tuple[Results, Results, Results]
 
 @dataclass(frozen=True)
 class Trial:
-    """What the trial of one piece of work found: milliseconds forward and backward, and errors relative to float64."""
+    """Result of the trial of one operation: milliseconds forward and backward, and errors relative to float64."""
 
     kernel: str
     kernel_ms: float
@@ -44,16 +44,16 @@ class Trial:
 
     @property
     def exact(self) -> bool:
-        """Return whether the kernel is as near to float64 as torch; what is not a number is not."""
+        """Return whether the kernel is as exact as torch, compared with float64; NaN is not exact."""
         return self.kernel_error < CLOSE * self.torch_error + ROUNDING
 
     @property
     def pays(self) -> bool:
-        """Return whether to take the kernel."""
+        """Return whether to use the kernel."""
         return self.torch_ms > WORTH * self.kernel_ms and self.exact
 
     def __str__(self) -> str:
-        """Say what was found in one line."""
+        """Return the result in one line."""
         if not self.exact:
             return f"{self.kernel}: refused, its error is {self.kernel_error:.2g}, that of torch {self.torch_error:.2g}"
         times = f"{self.kernel_ms:.3g} ms against {self.torch_ms:.3g} ms of torch"
@@ -61,7 +61,7 @@ class Trial:
 
 
 def trial(kernel: KernelFunctions, name: str, work: Callable[[], Work]) -> Trial:
-    """Return the trial of a kernel at a piece of work, remembered by its name and the kernel's version."""
+    """Return the trial of a kernel at an operation; cached by the name of the operation and the version of the kernel."""
 
     def measure() -> dict[str, object]:
         mine, theirs, exact = work()
@@ -82,20 +82,20 @@ def trial(kernel: KernelFunctions, name: str, work: Callable[[], Work]) -> Trial
 
 
 def with_gradients(how: Callable[..., Tensor], given: Sequence[Tensor], by_out: Tensor) -> list[Tensor]:
-    """Return what comes out, and the gradients of what is given, where `by_out` is that of what comes out."""
+    """Return the output and the gradients of the inputs, from the gradient `by_out` of the output."""
     leaves = [part.detach().requires_grad_() for part in given]
     out = how(*leaves)
     return [out.detach(), *torch.autograd.grad(out, leaves, by_out.to(out.dtype))]
 
 
 def apart(work: Callable[[], T]) -> T:
-    """Do a piece of work in a thread of its own, where no mode, hook, precision or graph of the caller looks on."""
+    """Run `work` in a new thread, where no mode, hook, autocast or graph of the caller is active."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work).result()
 
 
 def watched() -> bool:
-    """Whether someone compiles, traces or transforms what is computed: what a kernel does would escape them."""
+    """Whether a compiler, tracer or transform is active, which would not see what a kernel does."""
     proxy = torch._C._TorchDispatchModeKey.PROXY
     return (
         torch.compiler.is_compiling()
@@ -108,10 +108,10 @@ def watched() -> bool:
 
 
 class Choices:
-    """By name of a piece of work, the name of the kernel that does it, or "" where torch does."""
+    """The chosen kernel by name of operation, or "" for torch."""
 
     def __init__(self, record: str, own: Callable[[], Sequence[KernelFunctions]]) -> None:
-        """Begin without any; `record` is their name in run.json, `own` the kernels of the engine."""
+        """Begin without choices; `record` is their key in run.json, `own` returns the kernels of the engine."""
         self.always: bool | None = None  #: set to true or false, no trial is asked: the first kernel works, or torch
         self._record = record
         self._own = own
@@ -123,9 +123,9 @@ class Choices:
 
     @contextmanager
     def kept(self, run: Run, libraries: Sequence[KernelFunctions] = ()) -> Iterator[None]:
-        """Write down for a run what is chosen in the block, and have one that is resumed go on as it began.
+        """Record the choices of a run that are made in the block in run.json; a resumed run uses those of its record.
 
-        In the block `libraries` are asked too.
+        In the block `libraries` are tried as well.
         """
         before = self._run, self._libraries, self._known, self._tried
         self._run, self._libraries = run, tuple(libraries)
@@ -142,7 +142,7 @@ class Choices:
 
     @contextmanager
     def untried(self) -> Iterator[None]:
-        """Let the first kernel work in the block without a trial, where there is one; other threads go on as they were."""
+        """Use the first kernel in the block without a trial, if there is one; in this thread only."""
         before = self._untried.set(True)
         try:
             yield
@@ -150,14 +150,14 @@ class Choices:
             self._untried.reset(before)
 
     def any(self) -> bool:
-        """Return whether there is a kernel to ask, and no one compiles, traces or transforms what is computed."""
+        """Return whether there is a kernel, and no compiler, tracer or transform is active."""
         return self._asked() is not False and not watched() and bool(self.kernels())
 
     def _asked(self) -> bool | None:
         return True if self._untried.get() else self.always
 
     def kernels(self) -> Sequence[KernelFunctions]:
-        """Return the kernels that may be asked, those of libraries first."""
+        """Return the available kernels, those of libraries first."""
         return (*self._libraries, *self._own())
 
     def choose(
@@ -167,13 +167,13 @@ class Choices:
         given: Sequence[Tensor],
         work: Callable[[F], Work],
     ) -> F | None:
-        """Return the function of a kernel that does a piece of work on these tensors, or None where torch does; see `any`.
+        """Return the kernel function for an operation on these tensors, or None for torch; see `any`.
 
         Args:
-            function: leads to the function of a kernel that is asked for.
-            name: says all that decides how long the work takes, but for its rows and its device.
+            function: returns the function of a library of kernels, None where it has none.
+            name: of the operation, with everything that its time depends on but its rows and its device.
             given: the tensors.
-            work: makes what a trial of a function compares; asked when the name is met for the first time.
+            work: makes what a trial of a function compares; called at the first use of a name.
 
         """
         device = given[0].device.type
@@ -192,7 +192,7 @@ class Choices:
         return next((found for each, found in able.items() if known in (None, each.name)), None)
 
     def _decide(self, name: str, able: dict[KernelFunctions, Callable[[], Work]]) -> None:
-        """Try kernels at a piece of work, note the fastest of those that pay, and what each was found to be."""
+        """Try kernels at an operation, and record the fastest that is exact and fast enough, with the results of all trials."""
         found: list[Trial] = []
         said = self._tried[name] = []
         for kernel, work in able.items():

@@ -1,7 +1,7 @@
-"""What a module computes, found by trying it, never by what it is called.
+"""Recognizes what a module computes by trying it, not by its name.
 
-A copy of a module with weights drawn at random is given random numbers, small ones and large ones. Where values and gradients are
-those of a formula in float64, that is what the module computes.
+A copy of a module with random weights is run on random inputs, small and large. If values and gradients match those of a formula
+in float64, the module computes that formula.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Norm:
     dtypes: dict[tuple[torch.dtype, torch.dtype], torch.dtype]  #: of what comes out, by those of input and weight
 
     def exact(self, given: Tensor, weight: Tensor) -> Tensor:
-        """Compute it by its definition."""
+        """Compute it by the definition."""
         return given * (given.square().mean(-1, keepdim=True) + self.eps).rsqrt() * (self.offset + weight)
 
     def whole(self, weight: Tensor) -> Tensor:
-        """Return what is multiplied by, in fp32 where something is added."""
+        """Return the factor, in fp32 where an offset is added."""
         return weight.float() + self.offset if self.offset else weight
 
 
@@ -107,13 +107,13 @@ class Network:
     others: tuple[tuple[str, nn.Module], ...] = ()  #: children without weights, which are not called
 
     def as_tried(self, children: Mapping[str, nn.Module | None]) -> bool:
-        """Whether the children that are not called are those that were tried, and no one looks on at them."""
+        """Whether the children that are not called are those that were tried, and have no hooks."""
         calls = all(called_alone(part) for _, child in self.others for part in child.modules())
         return calls and all(children.get(name) is child for name, child in self.others)
 
 
 def network_of(module: nn.Module) -> Network | None:
-    """Return the gated network that a module of linear layers, or what stands in their place, computes, or None."""
+    """Return the gated network that a module of linear layers, or of their replacements, computes, or None."""
     children = dict(module.named_children())
     linear = [name for name, child in children.items() if next(child.parameters(), None) is not None]
     others = tuple((name, child) for name, child in children.items() if name not in linear)
@@ -193,7 +193,7 @@ def exact_turn(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> list[Ten
 
 
 def _same(how: Callable[..., Tensor], exact: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
-    """Whether values and gradients are those of a formula. Code that is none of ours is tried, so whatever it raises is a no."""
+    """Whether values and gradients are those of a formula. Foreign code is run, so any exception means no."""
     with suppress(Exception), torch.enable_grad():
         wide = [part.double() for part in given]
         by_out = torch.randn(exact(*wide).shape, generator=torch.Generator().manual_seed(1))
@@ -203,13 +203,13 @@ def _same(how: Callable[..., Tensor], exact: Callable[..., Tensor], given: Seque
 
 
 def _rounds(how: Callable[..., Tensor], exact: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
-    """Whether it is rounded under autocast: some have it turned off for their layers."""
+    """Whether it rounds under autocast, which some models turn off for these layers."""
     with suppress(Exception), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         return not _near(how(*given), exact(*(part.double() for part in given)))
     return False
 
 
 def _near(one: Tensor, true: Tensor) -> bool:
-    """Whether each row is near, for rows may be of very different sizes."""
+    """Whether each row is close, as rows may have very different magnitudes."""
     off, size = (part.double().norm(dim=-1) for part in (one - true, true))
     return bool((off <= SAME * size).all())

@@ -1,4 +1,4 @@
-"""C files of packages: compiled for this machine when they are first used, and kept in `$GYM_CACHE` by all that made them."""
+"""C files of packages: compiled for this machine at first use, and cached in `$GYM_CACHE` by source, flags and processor."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ WHOLE = ".sha256"  #: the file beside a library that says what it holds
 
 @cache
 def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    """Return a C file as a library, compiled if need be; None where there is no compiler, it fails, or the user wants none.
+    """Return a C file as a loaded library, compiled if not cached; None where there is no compiler, it fails, or it is disabled.
 
-    Threads are those of torch's OpenMP, which is loaded by then.
+    It uses the OpenMP runtime of torch, which must be loaded before.
     """
     compiler = _compiler()
     if compiler is None or os.environ.get(OFF) == "0":
@@ -50,13 +50,13 @@ def library(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
 
 
 def text(source: Path) -> bytes:
-    """Return what a file is made of: its own text, and that of the headers beside it."""
+    """Return the text of a file and of the headers beside it."""
     return b"".join(part.read_bytes() for part in (source, *sorted(source.parent.glob("*.h"))))
 
 
 @cache
 def features() -> bytes:
-    """Return what a compiler knows of the processor of this machine; nothing where there is no compiler that runs."""
+    """Return the features of the processor, as a compiler reports them; empty without a working compiler."""
     compiler = _compiler()
     with suppress(OSError, subprocess.SubprocessError):
         return _features(compiler, _known(compiler, THIS_MACHINE)) if compiler else b""
@@ -68,12 +68,12 @@ def _compiler() -> str | None:
 
 
 def _known(compiler: str, flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those flags that a compiler knows."""
+    """Return those flags that a compiler supports."""
     return tuple(flag for flag in flags if _asked(compiler, (flag,)).returncode == 0)
 
 
 def _features(compiler: str, flags: tuple[str, ...]) -> bytes:
-    """Return what the compiler knows of the processor it compiles for: a cache may be shared by unlike machines."""
+    """Return the predefined macros of the compiler for this processor: machines that differ may share a cache."""
     return _asked(compiler, flags).stdout
 
 
@@ -84,7 +84,7 @@ def _asked(compiler: str, flags: tuple[str, ...]) -> subprocess.CompletedProcess
 
 
 def _ours(file: Path) -> bool:
-    """Whether it is there, this user made it, and it is whole: what it holds is run, and to run a part kills the process."""
+    """Whether the file exists, is owned by this user, and is complete: it is executed, and a truncated file kills the process."""
     said = file.with_suffix(WHOLE)
     if not (file.is_file() and said.is_file()) or (os.name == "posix" and file.stat().st_uid != os.getuid()):
         return False
@@ -96,7 +96,7 @@ def _digest(file: Path) -> str:
 
 
 def _compile(compiler: str, source: Path, flags: tuple[str, ...], file: Path) -> Path:
-    """Compile into a file of its own and move it, so that of several processes each finds all of it or nothing."""
+    """Compile into a temporary file and rename it, so that other processes see the whole file or none."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with replacing(file) as building:
         for threads in (THREADS, ()):

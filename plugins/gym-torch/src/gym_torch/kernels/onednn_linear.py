@@ -1,7 +1,7 @@
-"""Products in fp32 on a CPU, with frozen weights below an adapter and of few rows, by the faster of torch's two libraries.
+"""fp32 products on a CPU by oneDNN where it is faster than MKL: with frozen weights below an adapter, and of few rows.
 
-torch multiplies matrices of fp32 with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and
-reads the weights where they are. Both sum in fp32, in other orders. A trial on this machine decides, and a run keeps to it.
+torch multiplies fp32 matrices with MKL, which leaves the widest registers of some processors unused; oneDNN uses them, and reads
+weights in place. Both sum in fp32, in different orders. A trial on this machine decides, and a run keeps its choice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEW = 4  #: rows below which there is nothing to gain
 
 
 def frozen(model: nn.Module) -> list[nn.Linear]:
-    """Return the linear layers in fp32 on the CPU that do not train."""
+    """Return the frozen fp32 linear layers on the CPU."""
     return [
         layer
         for layer in model.modules()
@@ -38,19 +38,19 @@ def frozen(model: nn.Module) -> list[nn.Linear]:
 
 
 def speed_up(layers: list[nn.Linear]) -> None:
-    """Have layers compute by oneDNN as long as they do not train."""
+    """Have layers use oneDNN while they are frozen."""
     for layer in layers:
         layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
 
 
 def sped_up(layer: nn.Linear) -> bool:
-    """Return whether `speed_up` took the place of the forward pass of a layer."""
+    """Return whether `speed_up` replaced the forward pass of a layer."""
     forward = vars(layer).get("forward")
     return type(forward) is partial and forward.func is _linear
 
 
 def pays(width: int) -> bool:
-    """Return whether oneDNN is the faster one here, for matrices of this width."""
+    """Return whether oneDNN is faster on this machine, for matrices of this width."""
     if width < LEAST or not torch.backends.mkldnn.is_available():
         return False
     found = remembered("frozen products", str(width), partial(_trial, width))
@@ -74,7 +74,7 @@ def few_rows(given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def functions() -> Sequence[KernelFunctions]:
-    """Return the product of few rows, where there is oneDNN."""
+    """Return the product of few rows, where torch has oneDNN."""
     if not torch.backends.mkldnn.is_available():
         return ()
     fp32 = frozenset({torch.float32})

@@ -1,4 +1,4 @@
-"""How the threads of torch wait for each other."""
+"""How OpenMP threads wait for work."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 def wait_passively() -> None:
-    """Have them sleep while they wait, unless the environment says otherwise; to be called before torch is imported.
+    """Have idle threads sleep, unless the environment says otherwise; to be called before torch is imported.
 
-    OpenMP reads it then. Threads would otherwise spin, and on a machine with other work to do a small model takes ten times as
-    long. It changes no number.
+    OpenMP reads the setting on import. Threads would otherwise spin, and on a machine with other processes a small model
+    takes ten times as long. Results are the same.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,4 +1,4 @@
-"""Whether this machine should compute in bf16: tried out, remembered and said aloud, not assumed."""
+"""Whether to compute in bf16 on this machine: measured once, cached, and printed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOSE = 0.02  #: and its gradients that close to those of fp32, relative, in the
 
 @dataclass(frozen=True)
 class Trial:
-    """What the trial found."""
+    """Result of the trial."""
 
     fp32_ms: float
     bf16_ms: float
@@ -38,11 +38,11 @@ class Trial:
 
     @property
     def precision(self) -> str:
-        """Return `bf16` where it is right and pays, else `fp32`."""
+        """Return `bf16` where it is exact enough and faster, else `fp32`."""
         return "bf16" if self.error < CLOSE and self.fp32_ms > WORTH * self.bf16_ms else "fp32"
 
     def __str__(self) -> str:
-        """Say what was found in one line."""
+        """Return the result in one line."""
         times = f"{self.bf16_ms:.2g} ms against {self.fp32_ms:.2g} ms in fp32"
         return f"{self.precision} (on this machine, {self.device}, bf16 takes {times}, error {self.error:.1%})"
 
@@ -53,16 +53,16 @@ def device() -> torch.device:
 
 
 def trial(width: int) -> Trial:
-    """Return the trial for a model of this hidden size, from the cache if this machine ran it before."""
+    """Return the trial for a model of this hidden size, cached for this machine."""
     where = f"{device_name()}, {torch.get_num_threads()} threads"
     return Trial(**remembered("precision", str(width), lambda: asdict(_measure(width, where))))
 
 
 def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the outcome of a measurement, from the cache if it was made before on this machine, by the same code.
+    """Return the result of a measurement, cached for this machine and this version of the code.
 
-    What lies there and cannot be read is measured again. Machines that share a cache are told apart by what the compiler knows of
-    their processors: torch gives one name to those with products in bf16 and those without.
+    An unreadable cache entry is measured again. Machines that share a cache are distinguished by the processor features that the
+    compiler reports: torch has one name for processors with bf16 products and those without.
     """
     where = f"{device_name()}, {torch.get_num_threads()} threads"
     made_by = json.dumps([kind, where, torch.__version__, maker("gym_torch"), what])
@@ -80,7 +80,7 @@ def remembered(kind: str, what: str, measure: Callable[[], dict[str, Any]]) -> d
 
 
 def device_name() -> str:
-    """Return what the device calls itself."""
+    """Return the name of the device."""
     if device().type == "cuda":
         return torch.cuda.get_device_name()
     return f"{device().type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
@@ -88,7 +88,7 @@ def device_name() -> str:
 
 @torch.enable_grad()
 def _measure(width: int, where: str) -> Trial:
-    """Time a feed-forward block forward and backward, casts included, as a training step would run it.
+    """Time a feed-forward block forward and backward, casts included, as in a training step.
 
     A processor without bf16 arithmetic can need a hundred times as long, so the first trial is a short one.
     """
@@ -118,7 +118,7 @@ def _try(count: int, width: int, where: str) -> Trial:
 
 
 def milliseconds(*works: Callable[[], Tensor]) -> list[float]:
-    """Return the best time of each, in turns: the others were disturbed, and what disturbs for a while does so to all."""
+    """Return the shortest time of each, measured in turns, so that a disturbance affects all of them."""
     best = [float("inf")] * len(works)
     for _ in range(6):
         for number, work in enumerate(works):

@@ -1,9 +1,9 @@
-"""Inputs of linear layers are cast to bf16 once, however many layers read them.
+"""Casts the input of several linear layers to bf16 once, not once for each layer.
 
-Autocast casts the input of each linear layer by itself: what queries, keys, values and the first matrices of adapters read is
-cast six times, kept six times for the backward pass, and its gradient is cast back six times and added in fp32. Here layers one
-after another that are given the same tensor share one cast: the same numbers forward, and their gradients are added before they
-are cast back.
+Autocast casts the input of each linear layer separately: the input of the query, key and value projections and of the A matrices
+of adapters is cast six times, saved six times for the backward pass, and its gradient is cast back six times and added in fp32.
+Here consecutive layers with the same input tensor share one cast: the same numbers forward, and gradients are added before the
+cast back.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 
 def share_casts(model: nn.Module, head: nn.Module | None = None) -> None:
-    """Have the linear layers of a model share the casts of their inputs under autocast. Twice is as good as once.
+    """Have the linear layers of a model share the casts of their inputs under autocast. Idempotent.
 
-    The `head` is left out: nothing else reads what it does, and `gym_torch.model.log_probs` takes the short way only where
-    no hook looks on.
+    The `head` is left out: no other layer has its input, and a hook on it would keep `gym_torch.model.log_probs` from its
+    fast path.
     """
     linear = [module for module in model.modules() if type(module) is nn.Linear]
     layers = [module for module in linear if module is not head and module not in _SHARING]
@@ -33,14 +33,14 @@ _SHARING: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class LastCast:
-    """A hook of linear layers that remembers the cast of what the last of them was given, as long as that lives."""
+    """A pre-hook of linear layers that keeps the cast of the last input, as long as that input is alive."""
 
     def __init__(self) -> None:
         #: What was given, the version and modes of its cast, and the cast: read and written at once, for threads share it.
         self._last: tuple[weakref.ref[Tensor], tuple[int, bool, bool, torch.dtype], Tensor] | None = None
 
     def __call__(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Return the input cast as autocast asks for it; None where it is to stay as it is."""
+        """Return the input in the dtype of autocast; None where it needs no cast."""
         if len(inputs) != 1 or torch.compiler.is_compiling():
             return None
         (given,) = inputs

@@ -19,7 +19,7 @@ from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
 from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
-from gym_torch.model.load_balancing import Balance
+from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.loading import LoadedModel
 from gym_torch.observer import Observer
 
@@ -47,7 +47,7 @@ def check_compiled(asked: bool | str, cut: bool, device: torch.device) -> None:
         )
 
 
-def watched(balance: Balance | None, asked: bool | str) -> None:
+def watched(balance: LoadBalancing | None, asked: bool | str) -> None:
     """Raise RecipeError where layers are to be compiled whose routers are watched, which nobody sees in compiled code."""
     if asked is True and balance is not None:
         raise RecipeError(

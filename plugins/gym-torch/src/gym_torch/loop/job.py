@@ -21,7 +21,7 @@ from gym_torch.loop.changeover import Changeover
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.signals import Signals
 from gym_torch.metrics import Metrics
-from gym_torch.model.load_balancing import Balance
+from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.objective import Objective
 from gym_torch.observer import Observers, Progress
 from gym_torch.source import Source, Step
@@ -57,7 +57,7 @@ class Job:
     progress: Progress
     measure: str = "loss"  #: what training improves
     better: str = "lower"  #: which way: `lower` or `higher`
-    balance: Balance | None = None  #: of the experts of the policy, whose loss is added to that of each batch
+    balance: LoadBalancing | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
     changeover: Changeover | None = None  #: compiles the layers of the policy, before one of the steps
     window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet

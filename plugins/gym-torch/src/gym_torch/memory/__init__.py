@@ -1,1 +1,1 @@
-"""What layers keep for the backward pass, what they compute again, and the memory that a run takes."""
+"""Activation memory: gradient checkpointing, offloading, tiling, and measuring what a run uses."""

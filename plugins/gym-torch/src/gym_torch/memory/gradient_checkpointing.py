@@ -1,6 +1,6 @@
-"""What layers keep for the backward pass, and what they compute again there: `train.gradient_checkpointing`.
+"""Gradient checkpointing (`train.gradient_checkpointing`): what layers save for the backward pass, and what they recompute.
 
-Every policy computes the same numbers; they differ in memory and time.
+All policies give the same numbers, and differ in memory and time.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _KEPT = frozenset(
 
 
 def recomputable(model: nn.Module) -> list[GradientCheckpointingLayer]:
-    """Return the decoder layers, the parts that transformers can checkpoint one by one."""
+    """Return the decoder layers that transformers can checkpoint."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def every(policy: Policy) -> int:
-    """Return how many layers there are to each one that computes again; 0 where none does."""
+    """Return n where every n-th layer recomputes; 0 where none does."""
     return int(policy) if isinstance(policy, int) else 1
 
 
 def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
-    """Have layers keep less for the backward pass, which computes the rest again.
+    """Have layers save less for the backward pass, and recompute the rest there.
 
-    `auto`, where nobody settled it, is every layer.
+    `auto` that no planner has replaced means every layer.
     """
     if not every(policy):
         return

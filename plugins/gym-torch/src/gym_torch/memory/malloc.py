@@ -1,4 +1,4 @@
-"""What the allocator of a CPU does with memory that is no longer used."""
+"""How the C allocator handles freed memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ BLOCK = 2**20  #: bytes
 
 
 def give_back_freed() -> None:
-    """Have glibc give freed blocks of a megabyte or more back to the system at once; elsewhere do nothing.
+    """Have glibc return freed blocks of a megabyte or more to the system at once; without glibc do nothing.
 
-    By default it keeps blocks of up to 32 MiB for later, and an aligned block rarely fits where one of the same size was: beside
-    tensors that stay, several times what is in use remains resident. Getting blocks anew takes time where batches are small.
+    By default it keeps free blocks of up to 32 MiB, and an aligned block rarely fits into a free block of the same size: with
+    other tensors in between, several times the memory in use stays resident. Allocating again costs time with small batches.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, BLOCK)

@@ -1,4 +1,4 @@
-"""What a run took of the memory of a machine."""
+"""Measures the peak memory of a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gym_torch.kernels import precision_probe
 
 
 class Meter:
-    """Measures the most memory in use since it was made, beyond what was in use then.
+    """Measures the peak of memory in use since it was created, above what was in use then.
 
-    On CUDA, tensors alone: what torch's allocator handed out at most. On a CPU, the resident memory of the process: all
-    pages, so also code loaded meanwhile, thread stacks, mapped files and what malloc does not give back.
+    On CUDA only tensors count: the peak of torch's allocator. On a CPU it is the resident memory of the process: all pages, which
+    include loaded code, thread stacks, mapped files and freed memory that malloc keeps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class Meter:
             clear.write_text("5", encoding="ascii")  # the peak starts again at what is resident now (proc(5))
 
     def peak(self) -> int:
-        """Return the bytes."""
+        """Return the peak in bytes."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated()) - self.before
         return max(0, _peak_resident() - self.before)
@@ -43,7 +43,7 @@ class Meter:
 
 
 def _peak_resident() -> int:
-    """Return the most bytes of memory that this process had resident."""
+    """Return the peak resident memory of this process in bytes."""
     status = Path("/proc/self/status")
     if status.is_file():
         line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
@@ -56,6 +56,6 @@ def _peak_resident() -> int:
 
 
 def of_run(run: Run) -> Meter:
-    """Return the meter of a run: begun before its model was loaded, or now."""
+    """Return the meter of a run, created where there is none: loading the model creates it."""
     meter: Meter = run.notes.setdefault("meter", Meter(precision_probe.device()))
     return meter

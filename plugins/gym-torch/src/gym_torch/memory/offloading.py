@@ -1,7 +1,7 @@
-"""What a layer keeps for the backward pass, put elsewhere until then.
+"""Offloads the input that a layer saves for the backward pass.
 
-From an accelerator it goes to the memory of the machine, from a CPU to a temporary file: there it is no longer memory of the
-process, and what the system keeps of the file in its cache it can give up at any time.
+From an accelerator it goes to host memory, from a CPU to a temporary file: that is no memory of the process, and the system can
+drop its pages from the cache at any time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Back = Callable[[], Tensor]
 
 
 def checkpoint_offloaded(layer: Callable[..., Any], hidden: Tensor, *others: Any) -> Any:
-    """Compute a layer of `hidden` `[rows, tokens, dim]`, keeping that elsewhere and nothing else; the rest is computed again.
+    """Compute a layer of `hidden` `[rows, tokens, dim]`; only `hidden` is saved, offloaded, and the rest is recomputed.
 
-    Raises GymError where a file has no room.
+    Raises GymError where the disk is full.
     """
     storage = hidden.untyped_storage()._cdata
 
@@ -40,7 +40,7 @@ def checkpoint_offloaded(layer: Callable[..., Any], hidden: Tensor, *others: Any
 
 
 def away(kept: Tensor) -> Back:
-    """Return what brings a tensor back that leaves the memory of its device with the last reference to it."""
+    """Offload a tensor, and return a function that loads it again."""
     if isinstance(kept, FakeTensor):  # that of a plan: nothing to write, and no memory of the device
         mode, like = kept.fake_mode, partial(torch.empty, kept.shape, dtype=kept.dtype, device=kept.device)
         return lambda: _within(mode, like)
@@ -51,7 +51,7 @@ def away(kept: Tensor) -> Back:
 
 
 def _file(kept: Tensor) -> Back:
-    """Write a tensor to a file that has no name, or goes with the last reference to what is returned."""
+    """Write a tensor to an unnamed temporary file, and return a function that reads it."""
     shape, dtype = kept.shape, kept.dtype
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - open until the backward pass has been there
@@ -80,5 +80,5 @@ def _within(mode: Any, made: Back) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor."""
+    """Return the bytes of a contiguous tensor, without a copy."""
     return memoryview(tensor.detach().view(-1).view(torch.uint8).numpy())

@@ -1,8 +1,8 @@
-"""Parts of a layer that treat every token alike, computed some tokens at a time, and again so in the backward pass.
+"""Tiling: token-wise parts of a layer are computed in slices of the row, forward and backward.
 
-A feed-forward network is several times as wide as its layer. Computed over slices of the row, with nothing kept of a slice but
-its input, it needs room for one slice, however long the row is (tiled MLP, arXiv:2506.13996). The same goes for norms, which
-keep several copies of what they are given.
+A feed-forward network is several times as wide as its layer. Computed in slices, of which only the input is saved, it needs
+memory for one slice, however long the row is (tiled MLP, arXiv:2506.13996). The same holds for norms, which save several copies
+of their input.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TOKENS = 1024  #: of a slice: enough for matrix products at full speed, and litt
 
 
 def tile(layer: nn.Module, tokens: int = TOKENS) -> list[nn.Module]:
-    """Have the token-wise parts of a layer compute `tokens` at a time, in place; return those parts.
+    """Have the token-wise parts of a layer compute `tokens` tokens at a time, in place; return those parts.
 
-    A row `[rows, tokens, ...]` that is no longer is left alone. The numbers are the same but for rounding, for the gradient of
-    a weight is then a sum over slices, and but for dropout within such a part, which is drawn slice by slice. Whatever is not
-    plainly a network of linear layers or a norm is left alone too, a mixture of experts for one.
+    Shorter rows `[rows, tokens, ...]` are not cut. Results are the same except for rounding, since the gradient of a weight
+    becomes a sum over slices, and except for dropout within such a part, which is drawn for each slice. Modules that are
+    neither a network of linear layers nor a norm, such as a mixture of experts, are left as they are.
     """
     sliced = torch.compiler.disable(_sliced)  # how many slices there are is decided anew for every row
     found = list(_token_wise(layer))
@@ -58,7 +58,7 @@ def _trained(part: nn.Module) -> list[Tensor]:
 
 
 def _computed(part: Any, row: Tensor) -> Tensor:
-    """Compute without keeping anything. Written into one tensor, results of slices leave no holes among freed blocks."""
+    """Compute without saving anything, writing slices into one tensor to avoid fragmentation."""
     along = _along(row)
     slices = row.split(part.slice_tokens, along)
     first = part.whole_forward(slices[0])
@@ -70,7 +70,7 @@ def _computed(part: Any, row: Tensor) -> Tensor:
 
 
 class _Sliced(torch.autograd.Function):
-    """Keeps the row alone, and computes each slice again where its gradient is asked for."""
+    """Saves only the row, and recomputes each slice in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, row: Tensor, part: Any, *weights: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def _sum(total: Tensor | None, found: Tensor | None) -> Tensor | None:
 
 
 def _token_wise(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the largest parts of a module that compute each token by itself."""
+    """Yield the largest submodules that compute each token independently."""
     for child in module.children():
         if takes_one(child) and (_is_norm(child) or _is_feed_forward(child)):
             yield child
@@ -126,7 +126,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _is_feed_forward(module: nn.Module) -> bool:
-    """Whether there are several matrices, perhaps with biases, and beside them only what has no weights."""
+    """Whether its parameters are those of several linear layers, and of nothing else."""
     shapes = [[weight.dim() for weight in part.parameters(recurse=False)] for part in module.modules()]
     lists = any(isinstance(part, nn.ModuleList) for part in module.modules())
     matrices = sum(dims in ([2], [2, 1]) for dims in shapes)

@@ -1,1 +1,1 @@
-"""The model: loaded, laid out, adapted, and what is computed with it."""
+"""The model: loading, layouts, adapters, hidden states, log-probabilities and heads."""

@@ -1,4 +1,4 @@
-"""What an adapter makes of a model: which weights train, and how they are saved, restored and merged.
+"""The interface of adapted models: which weights train, and how they are saved, restored and merged.
 
 `AdaptedModel` is the base of what every adapter builds; `Full` is that of training weights of the model itself. Nothing here
 knows about optimizers, checkpoints or recipes.

@@ -1,4 +1,4 @@
-"""Dropout switched off, for losses that compare: two passes over the same tokens differ then by their weights alone.
+"""Disables dropout for losses that compare a policy with a reference: passes then differ by their weights only.
 
 What switches a part of a model off at random in training alone would stand in the policy and not in what it is compared with.
 """

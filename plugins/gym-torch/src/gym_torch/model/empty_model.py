@@ -1,4 +1,4 @@
-"""A model as a run would load it, with no data in its weights: what a plan is made with."""
+"""A model without data in its weights, as a run would load it, for plans."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gym_torch.attention.segment_attention import NAME
 from gym_torch.config import Transformers
 from gym_torch.kernels import precision_probe
 from gym_torch.model import fp8_products
-from gym_torch.model.layout_support import in_small
+from gym_torch.model.layout_support import miniature_support
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.packing import PACKED
-from gym_torch.quantization.loading import stand_in
+from gym_torch.quantization.loading import put_empty_layers
 from gym_torch.quantization.stored_formats import format_of, prepare
 
 
@@ -44,10 +44,10 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         with TRANSFORMERS_LOCK, torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
         if config.quantization:
-            stand_in(model, config.quantization)
+            put_empty_layers(model, config.quantization)
         elif stored and config.init == "pretrained":
             prepare(model, path, stored)
-        layout = in_small(model, samples, packs).layout
+        layout = miniature_support(model, samples, packs).layout
         if layout is PACKED:
             model.set_attn_implementation(NAME)
         fp8_products.use(model, config.fp8)

@@ -1,4 +1,4 @@
-"""What names the contents of large files: their hashes, computed once for each state that a file was found in."""
+"""Hashes of large files, computed once for each state of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers whose matrix products run in fp8, in training and wherever else the model computes within a run.
+"""Linear layers with matrix products in fp8, in training and in all other passes of a run.
 
 Each operand of a product is rounded to e4m3 (arXiv:2209.05433, section 3) with a scale for each of its rows, a power of two; the
 dimension that is summed over lies along the row. Sums are fp32, results bf16, weights stay as they are. A token has a scale of

@@ -1,4 +1,4 @@
-"""Which layout a model computes exactly: found out by trying, not by its name.
+"""Which batch layout a model computes exactly: found by trying, not by its name.
 
 The oracle is each sample by itself. Two trials are run. One is on a miniature of the model (`gym_torch.model.miniature`), on
 samples longer than every window, chunk and context of pretraining in its configuration, for what depends on length cannot be
@@ -28,7 +28,7 @@ SHORT, CONTINUED = (9, 5, 7), (None, None, 0)  #: the same for a model that is n
 
 
 @dataclass(frozen=True)
-class Fit:
+class LayoutSupport:
     """A layout, and why it is not a quicker one."""
 
     layout: Layout
@@ -36,11 +36,11 @@ class Fit:
 
 
 def layout_for(model: PreTrainedModel, samples: int | None = None) -> Layout:
-    """Return the layout of `fit`, and have the model attend by segments where that is PACKED."""
-    return fit(model, samples).layout
+    """Return the layout of `layout_support_of`, and have the model attend by segments where that is PACKED."""
+    return layout_support_of(model, samples).layout
 
 
-def fit(model: PreTrainedModel, samples: int | None = None, packs: bool = True) -> Fit:
+def layout_support_of(model: PreTrainedModel, samples: int | None = None, packs: bool = True) -> LayoutSupport:
     """Return the quickest layout that gives what the model gives for each sample by itself.
 
     A model that can be packed is set to attend by segments; others keep their own attention. `samples` are the tokens of the
@@ -49,17 +49,17 @@ def fit(model: PreTrainedModel, samples: int | None = None, packs: bool = True) 
 
     Raises GymError where the model is not causal: its tokens see later ones, so there is nothing to predict.
     """
-    found = in_small(model, samples, packs)
+    found = miniature_support(model, samples, packs)
     if found.layout is not PACKED:
         return found
     why = _differs(model, PACKED, SHORT, CONTINUED)
     if why:
-        return Fit(PADDED, why)
+        return LayoutSupport(PADDED, why)
     model.set_attn_implementation(NAME)
     return found
 
 
-def in_small(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
+def miniature_support(model: PreTrainedModel, samples: int | None, packs: bool) -> LayoutSupport:
     """Return what holds for a miniature, from memory where this was asked before."""
     key = (*likeness(model, samples), packs)
     if key not in _KNOWN:
@@ -67,17 +67,17 @@ def in_small(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
     return _KNOWN[key]
 
 
-_KNOWN: dict[tuple[object, ...], Fit] = {}
+_KNOWN: dict[tuple[object, ...], LayoutSupport] = {}
 
 
 @torch.autocast("cpu", enabled=False)  # whoever asks may round; what is found out holds for all of them
-def _tried(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
+def _tried(model: PreTrainedModel, samples: int | None, packs: bool) -> LayoutSupport:
     try:
         small = miniature(model, samples)
         steady(small)
         causal = _causal(small)
     except Exception as error:  # the code of a family on a configuration that it never saw
-        return Fit(ALONE, f"no small model of this family can be tried out ({_first_line(error)})")
+        return LayoutSupport(ALONE, f"no small model of this family can be tried out ({_first_line(error)})")
     if not causal:
         raise GymError(
             f"in {type(model).__name__} tokens see those after them, so there is nothing to predict",
@@ -89,10 +89,10 @@ def _tried(model: PreTrainedModel, samples: int | None, packs: bool) -> Fit:
         own = small.config._attn_implementation
         why = _differs(small, PACKED, LENGTHS, PREFIXES)
         if not why:
-            return Fit(PACKED)
+            return LayoutSupport(PACKED)
         small.set_attn_implementation(own)
     padded = _differs(small, PADDED, LENGTHS, PREFIXES)
-    return Fit(ALONE, f"{why}; beside others {padded}") if padded else Fit(PADDED, why)
+    return LayoutSupport(ALONE, f"{why}; beside others {padded}") if padded else LayoutSupport(PADDED, why)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The load-balancing loss of a mixture of experts: that its tokens go to all experts alike.
+"""The load-balancing loss of a mixture of experts.
 
 Switch Transformer (arXiv:2101.03961), equations 4 to 6, over all layers together, as transformers computes it: `E sum_e f_e P_e`
 with `f_e` the choices of expert e and `P_e` its mean probability, per token and layer. It is a product of two means over tokens,
@@ -27,7 +27,7 @@ from gym_torch.model.hidden_states import backbone_states, no_cache
 KEY = "model.router_aux_loss_coef"
 
 
-class Balance:
+class LoadBalancing:
     """Watches the routers of a model in training, and computes the loss of what they did since it was asked last."""
 
     def __init__(self, model: PreTrainedModel, recorder: OutputRecorder, coefficient: float) -> None:
@@ -92,7 +92,7 @@ def wanted(model: PreTrainedModel, asked: float | None) -> bool:
     return asked is not None or bool(model.config.get_text_config().to_dict().get("output_router_logits"))
 
 
-def balance_of(model: PreTrainedModel, asked: float | None) -> Balance | None:
+def balance_of(model: PreTrainedModel, asked: float | None) -> LoadBalancing | None:
     """Return what balances the experts of a model where `asked`, a coefficient, or its configuration says so, else None.
 
     Raises GymError where it is asked for and transformers has no such loss for the family, or another one than is known here.
@@ -109,7 +109,7 @@ def balance_of(model: PreTrainedModel, asked: float | None) -> Balance | None:
         raise GymError(
             f"{type(model).__name__} has no load-balancing loss in transformers", key=KEY, fix="leave it out"
         )
-    balance = Balance(model, recorder, coefficient)
+    balance = LoadBalancing(model, recorder, coefficient)
     ours = balance.tried(model)
     if abs(ours - theirs) > (1e-3 if model.dtype == torch.float32 else 3e-2) * abs(theirs):
         why = f"{type(model).__name__} balances its experts in a way that Gym does not know"

@@ -22,12 +22,12 @@ from gym_torch.kernels import precision_probe
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fp8_products, rope_scaling
-from gym_torch.model.layout_support import fit
+from gym_torch.model.layout_support import layout_support_of
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.model_files import PATH, check_code, check_weights, no_adapter
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
-from gym_torch.quantization.loading import Ready, Streaming, codec_of, quantize_in_place
+from gym_torch.quantization.loading import PreQuantized, QuantizeOnLoad, codec_of, quantize_in_place
 from gym_torch.quantization.quantizable_weights import tell
 from gym_torch.quantization.stored_formats import format_of, renamed
 
@@ -101,7 +101,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
     if stored := tell(model, config.path):
         run.record.update(quantized_weights=stored)
-    found = fit(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
+    found = layout_support_of(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
     fp8_products.use(model, config.fp8)
     if found.layout is PADDED:
         say(f"samples are padded, not packed: {found.why}")
@@ -138,7 +138,7 @@ def load_frozen(
     path, shape = _located(config, samples, key)
     model = _weights(config, path, shape, precision, seed).requires_grad_(False).eval()
     tell(model, f"{key.rpartition('.')[2]} {config.path}")
-    own = fit(model, samples, packs=layout is PACKED).layout
+    own = layout_support_of(model, samples, packs=layout is PACKED).layout
     fp8_products.use(model, config.fp8)
     if ORDER.index(own) > ORDER.index(layout):
         raise GymError(
@@ -248,9 +248,9 @@ def read_model(path: Path, options: dict[str, Any], quantizer: LoadTimeQuantizer
     """
     shape = options["config"]
     if quantizer:
-        streaming = Streaming(codec_of(quantizer, shape), path, quantizer.modules_to_not_convert)
+        streaming = QuantizeOnLoad(codec_of(quantizer, shape), path, quantizer.modules_to_not_convert)
     elif found := format_of(shape):
-        streaming = Ready(found, path)
+        streaming = PreQuantized(found, path)
         options = {**options, "key_mapping": renamed(path, found)}
     else:
         return read_weights(path, options, *how)

@@ -1,1 +1,1 @@
-"""Weights that are held in a few bits: as they are stored, loaded, computed with and told from others."""
+"""Weights in a few bits: storage formats, codecs, loading, layers that compute with them, and which weights stay as they are."""

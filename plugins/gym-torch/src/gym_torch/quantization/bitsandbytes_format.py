@@ -1,4 +1,4 @@
-"""Models that come in the 4 or 8 bits of bitsandbytes: decoded in plain torch, for its kernels on a CPU reorder codes."""
+"""Checkpoints in 4 or 8 bits of bitsandbytes, decoded in plain torch, since its CPU kernels reorder the codes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ EIGHT = ("SCB", "weight_format", "weight")
 
 
 class BitsAndBytes(StoredFormat):
-    """At 4 bits two codes a byte, the first one high, each a place in a table of 16 numbers, times the largest of its block.
+    """4 bits: two codes a byte, the first in the high bits, each an index into a table of 16 numbers, times the absmax of its
+    block.
 
-    Under double quantization that is a code too, of a table of 256, with a scale for each of its blocks and an offset for all.
-    At 8 bits integers `[out, in]`, 127 of which are the largest number of their row.
+    With double quantization the absmax is a code of a table of 256 as well, with a scale for each of its blocks and one offset.
+    8 bits: integers `[out, in]`, where 127 is the absmax of the row.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ class BitsAndBytes(StoredFormat):
 
 
 def _state(stored: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return what a file says of a weight of 4 bits: its shape and the sizes of blocks."""
+    """Return the quantization state of a 4-bit weight from its file: shape and block sizes."""
     (told,) = (tensor for name, tensor in stored.items() if "quant_state" in name)
     state: dict[str, Any] = json.loads(bytes(told.tolist()))
     return state

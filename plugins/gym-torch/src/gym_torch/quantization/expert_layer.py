@@ -1,4 +1,4 @@
-"""Runs the experts of a mixture, whose matrices lie in one tensor, are stored in a few bits, or have updates beside them."""
+"""Computes the experts of a mixture: matrices in one tensor, quantized matrices, or matrices with low-rank updates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Update = tuple[Tensor, Tensor]  #: A `[experts, in, rank]` and scaled B `[expert
 
 
 class StoredExperts(Stored):
-    """Stands in the place of a layer of experts, whose tensors `[experts, ., .]` are gone but for what stores them."""
+    """Protocol of a layer of experts whose tensors `[experts, ., .]` are quantized."""
 
     layer: nn.Module  #: as transformers made it, with the same tensors and modules as this one
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Return what the experts make of tokens."""
+        """Return the output of the experts for tokens."""
         return mixed(self, {}, hidden_states, top_k_index, top_k_weights)
 
     @abstractmethod
@@ -35,25 +35,25 @@ class StoredExperts(Stored):
 
 
 def runs_beside(experts: nn.Module) -> bool:
-    """Return whether transformers runs these experts by its own interface, which says all that there is to know of them."""
+    """Return whether transformers runs these experts through its experts interface, which declares their layout."""
     layer = _declared(experts)
     return vars(layer).keys() >= DECLARED and not layer._is_expert_parallel
 
 
 def _declared(experts: nn.Module) -> nn.Module:
-    """Return the layer as transformers made it, which says how it is run."""
+    """Return the original layer of transformers, which declares its layout."""
     return experts.layer if isinstance(experts, StoredExperts) else experts
 
 
 def mixed(experts: nn.Module, updates: Mapping[str, Update], tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-    """Return the weighted sum of what the chosen experts make of each token, `[n, dim]`, in its dtype.
+    """Return the weighted sum of the outputs of the chosen experts for each token, `[n, dim]`, in the dtype of the tokens.
 
     Args:
         experts: a layer of experts as transformers declares them: gated or not, transposed or not, with biases or not.
         updates: by the name of the tensor.
         tokens: `[n, dim]`; under autocast the products run in its dtype.
         chosen: `[n, k]` int64, numbers of experts.
-        shares: `[n, k]`, how much each counts.
+        shares: `[n, k]`, the weight of each chosen expert.
 
     """
     stored, layer = experts if isinstance(experts, StoredExperts) else None, _declared(experts)
@@ -103,7 +103,7 @@ def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 
 def _fits(tensor: Tensor) -> bool:
-    """Return whether torch multiplies it in groups: from 2.10 on, not in float64, in whole grains, on recent devices."""
+    """Return whether torch has a grouped product for it: from 2.10 on, not in float64, for aligned sizes, on recent devices."""
     if tensor.dtype is torch.float64 or not hasattr(functional, "grouped_mm"):
         return False
     if tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) < (8, 0):

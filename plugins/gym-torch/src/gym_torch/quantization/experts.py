@@ -1,7 +1,7 @@
-"""Experts of a mixture in a few bits: the matrix of each expert is stored as a codec stores it.
+"""Quantized experts of a mixture: a codec stores the matrix of each expert.
 
-transformers holds the matrices of all experts of a layer in one tensor. Here each is encoded by itself, and decoded where tokens
-go to that expert; of the others nothing is computed. The backward pass decodes again, one expert at a time.
+transformers holds the matrices of all experts of a layer in one tensor. Here each is encoded separately, and decoded only if
+tokens are routed to that expert. The backward pass decodes again, one expert at a time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gym_torch.quantization.weights import STORED
 
 
 class QuantizedExperts(StoredExperts):
-    """Experts whose matrices a codec stores.
+    """A layer of experts whose matrices a codec stores.
 
-    The layer itself says how they are run: its gate, its biases, which way its matrices lie. It is no module of this one, so
-    all tensors have the names that they have without quantization.
+    The original layer declares its gate, its biases and the orientation of its matrices. It is not registered as a submodule, so
+    tensors keep the names that they have without quantization.
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        """Take a layer of experts, to hold its tensors in a few bits one after another."""
+        """Take a layer of experts, whose tensors are then replaced one by one."""
         super().__init__()
         object.__setattr__(self, "layer", layer)  # else it would be a module of this one
         # The very tables, not what is in them: what loads, moves or replaces a bias here does so for the layer.
@@ -42,20 +42,20 @@ class QuantizedExperts(StoredExperts):
 
     @torch.no_grad()
     def store(self, name: str, weight: Tensor, codec: WeightCodec, device: torch.device) -> None:
-        """Take a tensor in the place of the parameter of this name, matrix by matrix, each encoded on a device."""
+        """Replace the parameter `name` by the encoding of `weight`, matrix by matrix, encoded on `device`."""
         every = [encoded(codec, matrix.to(device)) for matrix in weight]
         stored = {key: torch.stack([each[key].to(weight.device) for each in every]) for key in every[0]}
         self.hold(name, codec, weight.shape, stored)
 
     def hold(self, name: str, codec: WeightCodec, shape: torch.Size, stored: dict[str, Tensor]) -> None:
-        """Take what is stored, `[experts, ...]` each, in the place of the parameter of this name."""
+        """Replace the parameter `name` by stored tensors, each `[experts, ...]`."""
         self.stacks[name] = codec, shape, tuple(stored)
         self._parameters.pop(name, None)
         for key, tensor in stored.items():
             self.register_buffer(f"{STORED}{name}_{key}", tensor)
 
     def matrix(self, name: str, expert: int) -> Tensor:
-        """Return the matrix of one expert, as its tensor holds it, decoded."""
+        """Return the decoded matrix of one expert, in the orientation of its tensor."""
         codec, shape, keys = self.stacks[name]
         return decoded(codec, {key: self.get_buffer(f"{STORED}{name}_{key}")[expert] for key in keys}, shape[1:])
 
@@ -88,7 +88,7 @@ class QuantizedExperts(StoredExperts):
         return {name: shape for name, (_, shape, _) in self.stacks.items()}
 
     def with_change(self, name: str, change: Tensor) -> Self:
-        """Return a layer with a change beside the matrices of a tensor."""
+        """Return a layer that adds `change` to the matrices of a tensor."""
         made = copy.copy(self)
         made._buffers, made.stacks = dict(self._buffers), dict(self.stacks)
         codec, shape, keys = self.stacks[name]
@@ -102,7 +102,7 @@ class QuantizedExperts(StoredExperts):
         return sum(shape.numel() for _, shape, _ in self.stacks.values())
 
     def plain(self, dtype: torch.dtype) -> nn.Module:
-        """Return a layer that holds the weights it computes with."""
+        """Return the layer with decoded weights as parameters."""
         made = copy.deepcopy(self.layer)
         for name in [name for name in made._buffers if name.startswith(STORED)]:
             del made._buffers[name]
@@ -113,7 +113,7 @@ class QuantizedExperts(StoredExperts):
 
 
 class _Product(torch.autograd.Function):
-    """Rows of each expert times its matrix `[in, out]`, which is there for the product alone."""
+    """Rows of each expert times its matrix `[in, out]`, which is decoded for the product only."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrix: Callable[[int], Tensor], counts: list[int]) -> Tensor:
@@ -129,7 +129,7 @@ class _Product(torch.autograd.Function):
 
 
 def quantizable(model: nn.Module, place: str) -> QuantizedExperts:
-    """Return the layer of experts at a place of a model, ready to hold its tensors in a few bits."""
+    """Return the layer of experts at a path of a model as `QuantizedExperts`, replacing it there if need be."""
     experts = model.get_submodule(place)
     if isinstance(experts, QuantizedExperts):
         return experts
@@ -140,7 +140,7 @@ def quantizable(model: nn.Module, place: str) -> QuantizedExperts:
 
 @contextmanager
 def seen_as_parameters(model: nn.Module) -> Iterator[None]:
-    """Have tensors of experts that are quantized among the parameters, without data, for those who look for them there."""
+    """Expose tensors of quantized experts as parameters without data in the block, for code that looks for parameters."""
     layers = [layer for layer in model.modules() if isinstance(layer, QuantizedExperts)]
     for layer in layers:
         for name, (_, shape, keys) in layer.stacks.items():
@@ -157,7 +157,7 @@ def seen_as_parameters(model: nn.Module) -> Iterator[None]:
 
 
 def _arrange(parameters: dict[str, nn.Parameter | None], order: tuple[str, ...]) -> None:
-    """Put parameters in an order: peft wraps tensors as it finds them, and names in files of adapters follow from it."""
+    """Put parameters in an order: peft wraps tensors in that order, and names in adapter files depend on it."""
     for name in order:
         if name in parameters:
             parameters[name] = parameters.pop(name)

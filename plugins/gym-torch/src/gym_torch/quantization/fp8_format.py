@@ -1,4 +1,4 @@
-"""Models that come in 8 bits of floating point with a scale for each block, as DeepSeek and Qwen publish theirs."""
+"""Checkpoints in fp8 with a scale for each block, as DeepSeek and Qwen publish theirs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BLOCK = (128, 128)  #: rows and columns of a block where nothing else is said
 
 
 class Fp8(StoredFormat):
-    """Numbers of 8 bits `[out, in]`, and what those of each block are multiplied with; or one scale for all."""
+    """fp8 numbers `[out, in]` with one scale for each block, or one for all."""
 
     tensors = ("weight_scale_inv", "weight")
     reads = "scales for blocks, and inputs that are scaled as they come"
 
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return how inputs are scaled, where that is written down in the files."""
+        """Return the option for static scales of activations, which are not read."""
         return odd(options, {"activation_scheme": ("dynamic", None)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:

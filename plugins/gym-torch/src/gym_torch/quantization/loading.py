@@ -1,4 +1,4 @@
-"""Has transformers quantize a model while it loads it: each weight is read, encoded and let go of before the next one is read."""
+"""Quantizes a model while transformers loads it: each weight is read, encoded and freed before the next one is read."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ METHOD = "gym"  #: what transformers calls it while a model is loaded; nothing o
 
 
 def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCodec:
-    """Return what encodes weights, tried on a small matrix.
+    """Return the codec of a quantizer, tried on a small matrix.
 
-    Raises GymError where it cannot work on this model or machine, or not at all, before anything is loaded.
+    Raises GymError, before anything is loaded, where it does not work with this model, on this machine, or at all.
     """
     before = getattr(shape, "quantization_config", None)
     if before is not None:
@@ -53,7 +53,7 @@ def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCod
 
 
 def told_of(quantizer: LoadTimeQuantizer | None) -> dict[str, Any]:
-    """Return what an artifact says of how its base is quantized; nothing where it is not."""
+    """Return the details of an artifact that name the quantizer of its base; empty where that is not quantized."""
     if quantizer is None:
         return {}
     value = next(entry.value for entry in entries("quantizers") if load(entry) is type(quantizer))
@@ -61,7 +61,7 @@ def told_of(quantizer: LoadTimeQuantizer | None) -> dict[str, Any]:
 
 
 def quantizer_of(artifact: Artifact) -> LoadTimeQuantizer | None:
-    """Return what quantizes the base that an artifact was made for. Raises PluginError where its package is not installed."""
+    """Return the quantizer of the base of an artifact. Raises PluginError where its package is not installed."""
     made = artifact.details.get("quantizer")
     if made is None:
         return None
@@ -84,7 +84,7 @@ def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:
 def quantize_layer(
     model: nn.Module, name: str, weight: Tensor, codec: WeightCodec, original: Callable[[], Tensor] | None = None
 ) -> None:
-    """Put a quantized layer in the place of one with this weight. It is encoded where the run computes."""
+    """Replace the layer of a weight by a quantized one. The weight is encoded on the device of the run."""
     layer = model.get_submodule(name)
     matrix = matrix_of(layer, weight)
     stored = {key: tensor.to(weight.device) for key, tensor in encoded(codec, matrix.to(device())).items()}
@@ -101,26 +101,27 @@ def quantize_in_place(model: PreTrainedModel, codec: WeightCodec, skipped: Seque
         quantizable(model, place).store(own, model.get_parameter(name).detach(), codec, device())
 
 
-def stand_in(model: PreTrainedModel, quantizer: LoadTimeQuantizer) -> None:
-    """Put layers without data into a model without data, of the size that the quantizer declares. Raises what `to_quantize`
-    does.
+def put_empty_layers(model: PreTrainedModel, quantizer: LoadTimeQuantizer) -> None:
+    """Replace layers of a model without data by quantized layers without data, of the size that the quantizer declares.
+
+    Raises what `to_quantize` does.
     """
     wanted = to_quantize(model, quantizer.modules_to_not_convert)
     for name, layer in wanted.layers.items():
         shape = matrix_of(layer, layer.get_parameter("weight")).shape
         size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
         stored = {"all": torch.empty(size, dtype=torch.uint8, device="meta")}
-        model.set_submodule(name, stored_layer(layer, _Nothing(), stored, shape))
+        model.set_submodule(name, stored_layer(layer, _EmptyCodec(), stored, shape))
     for name in wanted.experts:
         place, _, own = name.rpartition(".")
         shape = model.get_parameter(name).shape
         size = quantizer.declared_bytes({name: tuple(shape)}) // shape[0]
         stored = {"all": torch.empty(shape[0], size, dtype=torch.uint8, device="meta")}
-        quantizable(model, place).hold(own, _Nothing(), shape, stored)
+        quantizable(model, place).hold(own, _EmptyCodec(), shape, stored)
 
 
-class _Nothing(WeightCodec):
-    """What plans have in the place of a codec: there are no data to encode or to decode."""
+class _EmptyCodec(WeightCodec):
+    """Codec of plans, for tensors without data."""
 
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
         """Return a tensor without data."""
@@ -131,25 +132,25 @@ class _Nothing(WeightCodec):
         return stored["all"].new_empty(shape, dtype=torch.float32)
 
 
-class Streaming(QuantizationConfigMixin):
-    """What `from_pretrained` is told, to encode weights with a codec as it reads them from files."""
+class QuantizeOnLoad(QuantizationConfigMixin):
+    """Quantization config for `from_pretrained` that encodes weights with a codec as they are read."""
 
     def __init__(self, codec: WeightCodec, path: Path, skipped: Sequence[str] = ()) -> None:
-        """Take the codec, the directory of the model, and the modules that stay as they are."""
+        """Take the codec, the directory of the model, and the modules that are not quantized."""
         super().__init__(quant_method=METHOD)
         self.codec, self.path, self.skipped = codec, path, skipped
         self.nonfinite: list[str] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a log shows of it."""
+        """Return it as plain data for logs."""
         return {"quant_method": METHOD, "codec": type(self.codec).__name__}
 
     def prepare(self, model: PreTrainedModel) -> set[str]:
-        """Make a model without data ready, and return the names of the weights to encode. Raises what `to_quantize` does."""
+        """Prepare a model without data, and return the names of the weights to encode. Raises what `to_quantize` does."""
         return to_quantize(model, self.skipped).weights
 
     def finish(self, model: PreTrainedModel) -> None:
-        """Leave a model that transformers does not call quantized. Raises GymError for weights that are not finite."""
+        """Remove the mark of transformers for quantized models. Raises GymError for weights that are not finite."""
         if self.nonfinite:
             more = f" and {len(self.nonfinite) - 3} more" if len(self.nonfinite) > 3 else ""
             raise GymError(
@@ -165,8 +166,8 @@ class Streaming(QuantizationConfigMixin):
                 holder.__dict__.pop(name, None)
 
 
-class Ready(Streaming):
-    """The same for a model that comes quantized: its layers take what the files hold as it is."""
+class PreQuantized(QuantizeOnLoad):
+    """The same for a checkpoint that is quantized already: layers take its tensors as they are."""
 
     def __init__(self, codec: StoredFormat, path: Path) -> None:
         """Take the format and the directory of the model."""
@@ -174,12 +175,12 @@ class Ready(Streaming):
         self.format = codec
 
     def prepare(self, model: PreTrainedModel) -> set[str]:
-        """Put layers in that hold what the files do; nothing is encoded."""
+        """Put layers in that hold the stored tensors; nothing is encoded."""
         prepare(model, self.path, self.format)
         return set()
 
     def finish(self, model: PreTrainedModel) -> None:
-        """Look at what stands for weights too."""
+        """Check the stored tensors as well."""
         for name, module in stored_modules(model).items():
             floating = (tensor for tensor in module.buffers() if tensor.is_floating_point())
             if not all(tensor.float().isfinite().all() for tensor in floating):
@@ -188,9 +189,9 @@ class Ready(Streaming):
 
 
 class _Quantizer(HfQuantizer):
-    """Tells transformers which weights to hand over."""
+    """The quantizer interface of transformers: which weights are handed to `_Encode`."""
 
-    quantization_config: Streaming
+    quantization_config: QuantizeOnLoad
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
         self.wanted = self.quantization_config.prepare(model)
@@ -210,9 +211,9 @@ class _Quantizer(HfQuantizer):
 
 
 class _Encode(ConversionOps):
-    """Encodes one weight and puts the layer that holds it into the model."""
+    """Encodes one weight and puts the quantized layer into the model."""
 
-    def __init__(self, config: Streaming) -> None:
+    def __init__(self, config: QuantizeOnLoad) -> None:
         self.config = config
 
     def convert(
@@ -238,5 +239,5 @@ class _Encode(ConversionOps):
         return {}
 
 
-AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = Streaming
+AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = QuantizeOnLoad
 AUTO_QUANTIZER_MAPPING[METHOD] = _Quantizer

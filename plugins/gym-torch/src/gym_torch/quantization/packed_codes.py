@@ -1,4 +1,4 @@
-"""Codes of a few bits in integers of 32, as GPTQ and AWQ pack them, and the groups of columns that share a scale."""
+"""Codes packed into 32-bit integers, as in GPTQ and AWQ, and groups of columns that share a scale."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def unpacked(packed: Tensor, bits: int) -> Tensor:
 
 
 def reordered(codes: Tensor) -> Tensor:
-    """Return the codes of columns in their order, as AWQ does not pack them."""
+    """Undo the order in which AWQ packs columns."""
     return codes.unflatten(-1, (-1, len(_AWQ)))[..., _AWQ].flatten(-2)
 
 
 def groups(count: int, size: int, device: torch.device) -> Tensor:
-    """Return for each of so many columns the number of its group."""
+    """Return the group number of each of `count` columns, `[count]`."""
     return torch.arange(size, device=device) // (-(-size // count))

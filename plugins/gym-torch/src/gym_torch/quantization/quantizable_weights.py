@@ -1,7 +1,7 @@
-"""Which weights of a model are held in a few bits, which stay by convention, and which stay because nobody knows them.
+"""Which weights of a model are quantized, which are not by convention, and which cannot be.
 
-By convention heads, embeddings, routers, norms and all vectors stay. Of linear layers, GPT-2's `Conv1D` among them, and of
-experts that transformers runs by its interface, the matrices are quantized. Whatever else there is, is named.
+Heads, embeddings, routers, norms and vectors are not quantized by convention. Matrices of linear layers, `Conv1D` of GPT-2
+included, and of experts that transformers runs by its experts interface are quantized. All other weights are reported by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW = 3  #: names that a message has
 
 
 class ToQuantize(NamedTuple):
-    """What is quantized of a model."""
+    """The modules and tensors of a model to quantize."""
 
     layers: dict[str, nn.Module]
     """Linear layers and such, by name."""
@@ -41,11 +41,11 @@ class ToQuantize(NamedTuple):
 
 
 def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuantize:
-    """Return what is quantized of a model, but for modules on whose path one of `skipped` lies.
+    """Return what to quantize of a model, without modules whose path contains one of `skipped`.
 
     Raises:
-        GymError: nothing is, most of the weights would stay as they are though nobody asked for it, or a name in `skipped` is
-            that of no module.
+        GymError: there is nothing to quantize, most weights cannot be quantized though `skipped` does not name them, or `skipped`
+            names no module.
 
     """
     places = [name for name, _ in [*model.named_modules(), *model.named_parameters()]]
@@ -75,9 +75,7 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
 
 
 def left_over(model: PreTrainedModel, taken: Collection[str] = ()) -> dict[str, int]:
-    """Return by name how many numbers each weight has that is not stored in a few bits, is not among those `taken`, and by
-    convention could be.
-    """
+    """Return the sizes of weights, by name, that are neither quantized nor `taken`, and that convention does not exclude."""
     routed = routed_to(model.config)
     usual = {id(weight) for module in _by_convention(model) for weight in module.parameters(recurse=False)}
     return {
@@ -91,7 +89,7 @@ def left_over(model: PreTrainedModel, taken: Collection[str] = ()) -> dict[str, 
 
 
 def told(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what `run.json` says of how the weights of a model are held; nothing where none is quantized."""
+    """Return the entry of `run.json` about quantized weights; empty where none is quantized."""
     stored = stored_modules(model)
     if not stored:
         return {}
@@ -107,7 +105,7 @@ def told(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def tell(model: PreTrainedModel, name: str) -> dict[str, Any]:
-    """Say in a line how the weights of a model are held, by the name that people know it by; return it as `told` does."""
+    """Print a line about the quantized weights of the model `name`; return what `told` does."""
     found = told(model)
     if found:
         bits, rest = found["bits_per_parameter"], found["full_precision"]
@@ -124,7 +122,7 @@ def tell(model: PreTrainedModel, name: str) -> dict[str, Any]:
 
 
 def _worth_it(model: PreTrainedModel, found: ToQuantize, skipped: Sequence[str]) -> None:
-    """Raise GymError where nothing is quantized, or less than what stays without anybody having asked for it."""
+    """Raise GymError where nothing is quantized, or less than what cannot be and was not skipped on request."""
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
     left = {name: size for name, size in left_over(model, found.weights).items() if not _lies(name, skipped)}
     rest, taken = sum(left.values()), sum(sizes[name] for name in found.weights)
@@ -146,7 +144,7 @@ def _worth_it(model: PreTrainedModel, found: ToQuantize, skipped: Sequence[str])
 
 
 def _by_convention(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the modules whose weights stay as they are: embeddings, and what maps to tokens."""
+    """Return the modules that are not quantized by convention: embeddings and output heads."""
     head = model.get_output_embeddings()
     return [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
 
@@ -162,12 +160,12 @@ def _width(layer: nn.Linear | Conv1D) -> int:
 
 
 def _prefix(model: PreTrainedModel) -> str:
-    """Return where the backbone lies in a model."""
+    """Return the path of the backbone in a model, with a dot."""
     return next(name for name, module in model.named_modules() if module is model.base_model)
 
 
 def _lies(name: str, parts: Iterable[str]) -> bool:
-    """Return whether one of some paths is a part of another."""
+    """Return whether `name` contains one of `parts` as whole path components."""
     return any(f".{part}." in f".{name}." for part in parts)
 
 

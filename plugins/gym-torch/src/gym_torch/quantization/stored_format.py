@@ -1,4 +1,4 @@
-"""What a format is that models come quantized in: which tensors of a file stand for a weight, and what weight they stand for."""
+"""Base of the formats of quantized checkpoints: which tensors store a weight, and how they are decoded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_torch.quantization.weight_codec import WeightCodec
 
 
 class StoredFormat(WeightCodec):
-    """A codec that decodes what files hold and encodes nothing."""
+    """A codec that decodes stored tensors and encodes nothing."""
 
     tensors: ClassVar[tuple[str, ...]] = ()
     """What stands for a weight, by the end of its name, as far as a file has it; the first is always there. In `stored` they have
@@ -29,11 +29,11 @@ class StoredFormat(WeightCodec):
 
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return what in a `quantization_config` makes the weights others than those that are read; empty where nothing does."""
+        """Return the option of a `quantization_config` that is not supported; empty where all are."""
         return ""
 
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        """Raise GymError: what was made with data is not made again."""
+        """Raise GymError: such weights need calibration data, and are only read."""
         raise GymError(
             "the base came quantized, and its weights cannot be rounded anew",
             key="adapter",
@@ -42,9 +42,9 @@ class StoredFormat(WeightCodec):
 
     @abstractmethod
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
-        """Return the shape `[out, in]` of the weight that tensors stand for; they may have no data, but for `weight_shape`."""
+        """Return the shape `[out, in]` of the decoded weight; tensors may be without data, except `weight_shape`."""
 
 
 def odd(options: Mapping[str, Any], read: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return the first option that has another value than those that are read, with it; empty where all have."""
+    """Return the first option with a value that is not supported, as `option=value`; empty where there is none."""
     return next((f"{key} {options.get(key)}" for key, values in read.items() if options.get(key) not in values), "")

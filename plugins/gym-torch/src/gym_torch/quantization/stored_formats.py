@@ -1,7 +1,7 @@
-"""Models that come quantized, by GPTQ, AWQ or others. Linear layers keep what the files hold, and decode it.
+"""Quantized checkpoints of GPTQ, AWQ, AQLM and compressed-tensors. Linear layers keep the stored tensors and decode them.
 
-A format is what `quant_method` of the configuration names. It says which tensors of a file stand for a weight, and what weight
-they stand for. The kernels of these methods are for GPUs and for generation; here adapters are trained beside them anywhere.
+`quant_method` of the configuration names the format. The kernels of these methods are for generation on GPUs; decoding in torch
+lets adapters be trained over them on any device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAIN = "weight"  #: what a weight is called that is not packed
 class Gptq(StoredFormat):
     """Codes `[in bits / 32, out]` without gaps, with a scale and a zero point for each group of inputs.
 
-    At 3 bits 32 codes lie in three integers, and some across the border of two.
+    At 3 bits 32 codes are packed into three integers, some of them across two.
     """
 
     tensors = ("qweight", "qzeros", "scales", "g_idx")
@@ -42,7 +42,7 @@ class Gptq(StoredFormat):
 
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return bits, or a layout of a kernel, that are not read."""
+        """Return a number of bits or a kernel layout that is not supported."""
         return odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
@@ -73,7 +73,7 @@ class Awq(StoredFormat):
 
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return bits, or a layout of a kernel, that are not read."""
+        """Return a number of bits or a kernel layout that is not supported."""
         version = str(options.get("version") or "gemm").lower()
         return odd({**options, "version": version}, {"bits": (4, None), "version": ("gemm",)})
 
@@ -122,7 +122,7 @@ class CompressedTensors(StoredFormat):
 
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return a format or a shape of scales that is not read: of the whole model or of some layers."""
+        """Return a format or a layout of scales that is not supported, of the whole model or of some layers."""
         read = (
             "pack-quantized",
             "int-quantized",
@@ -162,7 +162,7 @@ class CompressedTensors(StoredFormat):
 
 
 class Encoded(StoredFormat):
-    """What a quantizer of loaded models stores, beside the shape of the weight; the configuration names the quantizer."""
+    """Tensors of the codec of a load-time quantizer, with the shape of the weight; the configuration names the quantizer."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Build the quantizer. Raises GymError where its package or its library is missing."""
@@ -181,7 +181,7 @@ class Encoded(StoredFormat):
         return torch.Size(stored["weight_shape"].tolist())
 
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return what the codec does."""
+        """Return the weight as the codec decodes it."""
         return self.codec.decode({name.removeprefix("weight_"): each for name, each in stored.items()}, shape)
 
 
@@ -199,10 +199,10 @@ WHOLE = "mxfp4"  #: what transformers decodes while it loads, so that the model 
 
 
 def format_of(shape: PretrainedConfig) -> StoredFormat | None:
-    """Return how the weights of a model are stored, and have its configuration say so no more; None where they are plain numbers
-    once they are loaded.
+    """Return the format of the weights of a model, and remove it from its configuration; None where weights are not quantized.
 
-    Raises GymError where the format, or this kind of it, is not read.
+
+    Raises GymError where the format or one of its options is not supported.
     """
     told = getattr(shape, "quantization_config", None)
     options = told if isinstance(told, dict) or told is None else told.to_dict()
@@ -230,7 +230,7 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
 
 
 def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
-    """Put layers without data into a model without data, in the place of those that the files hold quantized."""
+    """Replace layers of a model without data by quantized layers without data, where the files have quantized weights."""
     there = _modules(path, codec)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Linear | Conv1D) and (stored := there.pop(name, None)):
@@ -246,7 +246,7 @@ def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
 
 
 def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
-    """Return patterns of names in the files and what they are called in the model, as transformers takes them."""
+    """Return the mapping from names in the files to names in the model, in the form of transformers."""
     parts = {key: STORED + key.replace(".", "_") for key in codec.tensors if key != PLAIN}
     names = {rf"^(.+)\.{re.escape(key)}$": rf"\1.{own}" for key, own in parts.items()}
     there = _modules(path, codec)
@@ -256,7 +256,7 @@ def renamed(path: Path, codec: StoredFormat) -> dict[str, str]:
 
 
 def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
-    """Return by the path of each module that is quantized the tensors that stand for its weight; without data but for shapes."""
+    """Return the stored tensors of each quantized module by its path; without data, except shapes."""
     found: dict[str, dict[str, Tensor]] = {}
     for file in weight_files(path):
         with safe_open(file, "pt") as weights:
@@ -269,7 +269,7 @@ def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
 
 
 def _described(weights: Any, key: str) -> Tensor:
-    """Return a tensor of a file, whole where it is a shape, else one of its size and dtype without data."""
+    """Return a tensor of a file: with data where it is a shape, else of its size and dtype without data."""
     part = weights.get_slice(key)
     shape = part.get_shape()
     if key.endswith("_shape") or ".quant_state." in key:

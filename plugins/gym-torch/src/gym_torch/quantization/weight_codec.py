@@ -1,4 +1,4 @@
-"""What a quantizer that works at load time plugs into: how a matrix is stored, and what it is computed with."""
+"""Codecs of load-time quantizers: how a matrix is encoded, decoded and multiplied."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CHANGE = "change"  #: name of what a `ChangedCodec` stores beside
 
 
 class WeightCodec(ABC):
-    """What `build()` of a quantizer of the moment `load` returns: how a matrix is stored, and what it is computed with.
+    """Encodes and decodes matrices: what `build()` of a quantizer of the moment `load` returns.
 
-    A tensor that is stored keeps its dtype whatever the model is moved or cast to.
+    Stored tensors keep their dtype when the model is moved or cast.
     """
 
     def check(self, shape: PretrainedConfig, device: torch.device) -> None:  # noqa: B027
-        """Raise GymError where it cannot work on a model of this configuration or on this device; nothing is loaded yet."""
+        """Raise GymError where it does not support a model of this configuration or this device; nothing is loaded yet."""
 
     @abstractmethod
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return what is stored of a matrix `[out, in]` of any shape, by name, contiguous, on the device of the matrix."""
+        """Return the stored tensors of a matrix `[out, in]` of any shape, by name, contiguous, on its device."""
 
     @abstractmethod
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return the matrix `[out, in]` that stored tensors stand for, floating, on their device; the same every time."""
+        """Return the decoded matrix `[out, in]`, floating point, on the device of the tensors; deterministic."""
 
     def linear(self, rows: Tensor, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return `rows @ weight.T`, `[..., out]`, differentiable by the rows; under autocast in its dtype.
@@ -44,17 +44,17 @@ class WeightCodec(ABC):
 
 
 class ChangedCodec(WeightCodec):
-    """What another codec stores, and beside it a change of the matrix, as it is."""
+    """Stores what another codec stores, and a change of the matrix that is not encoded."""
 
     def __init__(self, codec: WeightCodec) -> None:
-        """Take the other one."""
+        """Wrap the other codec."""
         self.codec = codec
 
     @classmethod
     def of(
         cls, codec: WeightCodec, stored: Mapping[str, Tensor], change: Tensor
     ) -> tuple[WeightCodec, dict[str, Tensor]]:
-        """Return what stores a change too, and what it stores."""
+        """Return a codec for a matrix with a change, and its stored tensors."""
         before = stored.get(CHANGE)
         return (cls(codec) if before is None else codec), {
             **stored,
@@ -62,11 +62,11 @@ class ChangedCodec(WeightCodec):
         }
 
     def encode(self, weight: Tensor) -> dict[str, Tensor]:
-        """Return what the other stores of a matrix, which has not changed."""
+        """Return what the other codec stores of a matrix without a change."""
         return self.codec.encode(weight) | {CHANGE: torch.zeros_like(weight)}
 
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return the sum."""
+        """Return the decoded matrix plus the change."""
         found = self.codec.decode(_without_change(stored), shape)
         return found + stored[CHANGE].to(found.dtype)
 
@@ -81,7 +81,7 @@ def _without_change(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class _Decoded(torch.autograd.Function):
-    """Rows times a weight that is there for the product alone."""
+    """Rows times a weight that is decoded for the product only."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
@@ -94,7 +94,7 @@ class _Decoded(torch.autograd.Function):
 
 
 def decoded_linear(rows: Tensor, weight: Callable[[], Tensor]) -> Tensor:
-    """Return `rows @ weight().T`, `[..., out]`, with a weight `[out, in]` that the backward pass asks for again."""
+    """Return `rows @ weight().T`, `[..., out]`, for a weight `[out, in]` that the backward pass computes again."""
     kind = rows.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
     with torch.autocast(kind, enabled=False):
@@ -103,7 +103,7 @@ def decoded_linear(rows: Tensor, weight: Callable[[], Tensor]) -> Tensor:
 
 
 def encoded(codec: WeightCodec, weight: Tensor) -> dict[str, Tensor]:
-    """Return what is stored of a matrix. Raises PluginError where a codec returns something else than tensors by name."""
+    """Return the stored tensors of a matrix. Raises PluginError where a codec does not return tensors by name."""
     stored = codec.encode(weight)
     held = isinstance(stored, dict) and all(isinstance(name, str) for name in stored)
     if held and stored and all(isinstance(tensor, Tensor) for tensor in stored.values()):
@@ -116,9 +116,9 @@ def encoded(codec: WeightCodec, weight: Tensor) -> dict[str, Tensor]:
 
 
 def decoded(codec: WeightCodec, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-    """Return the matrix that is stored; of tensors without data one without data.
+    """Return the decoded matrix; for tensors without data a matrix without data.
 
-    Raises PluginError where a codec returns something else than a matrix of that shape.
+    Raises PluginError where a codec does not return a matrix of that shape.
     """
     first = next(iter(stored.values()))
     if first.is_meta or isinstance(first, FakeTensor):

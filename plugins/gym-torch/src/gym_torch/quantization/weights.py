@@ -1,8 +1,8 @@
-"""Linear layers whose weight is held in a few bits: what a quantizer that works at load time plugs into.
+"""Quantized linear layers: the weight is stored as a codec encodes it, and decoded when it is used.
 
-A quantizer of the moment `load` builds a `WeightCodec`, which turns a matrix into what is stored and back. The layer is the
-same for all of them: it is an `nn.Linear`, or GPT-2's `Conv1D`, so adapters go beside it as beside any, and its weight, which no
-optimizer sees, is computed where it is used. The backward pass computes it again, so nothing of the size of a weight is kept.
+A quantizer of the moment `load` builds a `WeightCodec`, which encodes and decodes matrices. All codecs use the same layer. It is
+an `nn.Linear`, or `Conv1D` of GPT-2, so adapters wrap it as any other. Its weight is not a parameter: it is decoded when it is
+used, and again in the backward pass, so nothing of the size of a weight is saved.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ STORED = "stored_"  #: begins the names of the buffers of a layer that hold its 
 
 
 class Stored(nn.Module, ABC):
-    """Base of layers that hold weights in a few bits, in buffers; no cast changes a bit of those."""
+    """Base of layers with quantized weights in buffers, which casts of the model leave as they are."""
 
     @abstractmethod
     def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
-        """Return what computes each weight, by the name that a layer that is not quantized has for it."""
+        """Return a function that decodes each weight, by the name of the weight in the layer that is not quantized."""
 
     @abstractmethod
     def plain(self, dtype: torch.dtype) -> nn.Module:
-        """Return a layer that is not quantized and holds the weights it computes with."""
+        """Return the layer with decoded weights as parameters, in `dtype`."""
 
     @abstractmethod
     def shapes(self) -> dict[str, torch.Size]:
-        """Return the shape of each weight, by the name that a layer that is not quantized has for it."""
+        """Return the shape of each weight, by the name of the weight in the layer that is not quantized."""
 
     @abstractmethod
     def with_change(self, name: str, change: Tensor) -> Self:
-        """Return a layer over the same tensors that computes with the sum of a weight and a change of its shape.
+        """Return a layer over the same tensors that computes with the sum of a weight and `change`.
 
-        The change is kept beside what is stored, as it is.
+        The change is stored as it is, not encoded.
         """
 
     @property
@@ -50,7 +50,7 @@ class Stored(nn.Module, ABC):
         """How many weights are stored."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move what is stored with the rest of a model."""
+        """Move stored tensors with the model, and leave out casts."""
         kept = {name: self._buffers.pop(name) for name in list(self._buffers) if name.startswith(STORED)}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, tensor in kept.items():
@@ -61,7 +61,7 @@ class Stored(nn.Module, ABC):
 
 
 class QuantizedMatrix(Stored):
-    """A layer with one matrix `[out, in]` that is stored as a codec stores it; its bias is a parameter like any."""
+    """A layer with one matrix `[out, in]` that a codec stores; its bias is an ordinary parameter."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class QuantizedMatrix(Stored):
         bias: nn.Parameter | None = None,
         original: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Take the tensors; `original` reads the weight again as it was before it was quantized."""
+        """Take the stored tensors; `original` reads the weight as it was before quantization."""
         nn.Module.__init__(self)
         self.codec, self.shape, self._original = codec, shape, original
         self.names = tuple(stored)
@@ -82,30 +82,30 @@ class QuantizedMatrix(Stored):
 
     @property
     def stored(self) -> dict[str, Tensor]:
-        """What holds the matrix, by the names of the codec."""
+        """The stored tensors, by the names of the codec."""
         return {name: self.get_buffer(STORED + name) for name in self.names}
 
     @property
     def matrix(self) -> Tensor:
-        """The matrix `[out, in]` that it computes with, computed anew: a change to it changes nothing."""
+        """The decoded matrix `[out, in]`, a new tensor at each access: changing it has no effect."""
         return decoded(self.codec, self.stored, self.shape)
 
     @property
     @abstractmethod
     def weight(self) -> Tensor:
-        """The same as a layer that is not quantized holds it."""
+        """The decoded weight in the orientation of the layer that is not quantized."""
 
     def original(self) -> Tensor | None:
-        """Return the weight before it was quantized, in the precision of its file; None where nothing holds it."""
+        """Return the weight before quantization, in the precision of its file; None where it is not available."""
         return self._original() if self._original else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `[..., out]` of `[..., in]`, as a layer that is not quantized."""
+        """Return `[..., out]` for `[..., in]`."""
         found = self.codec.linear(x, self.stored, self.shape)
         return found if self.bias is None else found + self.bias.to(found.dtype)
 
     def plain_weights(self) -> dict[str, Callable[[], Tensor]]:
-        """Return what computes the weight."""
+        """Return a function that decodes the weight."""
         return {"weight": lambda: self.weight}
 
     def shapes(self) -> dict[str, torch.Size]:
@@ -113,7 +113,7 @@ class QuantizedMatrix(Stored):
         return {"weight": torch.Size(reversed(self.shape)) if isinstance(self, Conv1D) else self.shape}
 
     def with_change(self, name: str, change: Tensor) -> Self:
-        """Return a layer with a change beside the matrix."""
+        """Return a layer that adds `change` to the matrix."""
         made = copy.copy(self)
         made._buffers = dict(self._buffers)
         made.codec, stored = ChangedCodec.of(self.codec, self.stored, matrix_of(self, change).contiguous())
@@ -142,7 +142,7 @@ class QuantizedLinear(QuantizedMatrix, nn.Linear):
 
     @torch.no_grad()
     def rounded(self, weight: Tensor) -> Tensor:
-        """Return the weight that it would compute with if it stored this one."""
+        """Return `weight` after encoding and decoding."""
         return decoded(self.codec, encoded(self.codec, weight), self.shape)
 
     @torch.no_grad()
@@ -153,14 +153,14 @@ class QuantizedLinear(QuantizedMatrix, nn.Linear):
             self.register_buffer(STORED + name, tensor.to(device))
 
     def plain(self, dtype: torch.dtype) -> nn.Linear:
-        """Return a layer that holds the weight it computes with."""
+        """Return the layer with the decoded weight as a parameter, in `dtype`."""
         made = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         made.weight = nn.Parameter(self.weight.to(dtype), requires_grad=False)
         made.bias = self.bias
         return made
 
     def extra_repr(self) -> str:
-        """Return its size and what stores it."""
+        """Return sizes and codec for `repr`."""
         return f"{super().extra_repr()}, codec={type(self.codec).__name__}"
 
 
@@ -178,7 +178,7 @@ class QuantizedConv1D(QuantizedMatrix, Conv1D):
         return self.matrix.T.contiguous()
 
     def plain(self, dtype: torch.dtype) -> Conv1D:
-        """Return a layer that holds the weight it computes with."""
+        """Return the layer with the decoded weight as a parameter, in `dtype`."""
         with torch.device("meta"):
             made = Conv1D(self.nf, self.nx)
         made.weight = nn.Parameter(self.weight.to(dtype), requires_grad=False)
@@ -193,7 +193,7 @@ def stored_layer(
     shape: torch.Size,
     original: Callable[[], Tensor] | None = None,
 ) -> QuantizedMatrix:
-    """Return what takes the place of a linear layer or a `Conv1D`, with its matrix `[out, in]` stored."""
+    """Return a quantized layer that replaces a linear layer or a `Conv1D`, with the stored matrix `[out, in]`."""
     kind = QuantizedConv1D if isinstance(layer, Conv1D) else QuantizedLinear
     return kind(codec, stored, shape, layer.bias, original)
 
@@ -204,7 +204,7 @@ def matrix_of(layer: nn.Module, weight: Tensor) -> Tensor:
 
 
 def quantized(layer: nn.Module) -> QuantizedLinear | None:
-    """Return the layer as a quantized one; None where it is none."""
+    """Return the layer if it is quantized, else None."""
     return layer if isinstance(layer, QuantizedLinear) else None
 
 
@@ -214,15 +214,16 @@ def quantized_layers(model: nn.Module) -> dict[str, QuantizedMatrix]:
 
 
 def stored_modules(model: nn.Module) -> dict[str, Stored]:
-    """Return all that is quantized in a model, by name."""
+    """Return all quantized modules of a model, experts included, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Stored)}
 
 
 def plain_state(
     model: PreTrainedModel, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield what `state_dict` holds, with the weights of what is quantized, decoded to the dtype of the model, in the place of
-    what stores them; those whose names are `wanted`, one after another.
+    """Yield the `state_dict` of a model with quantized weights decoded to its dtype in place of stored tensors.
+
+    Only names that are `wanted` are decoded, one after another.
     """
     held = {f"{name}.{STORED}": module for name, module in stored_modules(model).items()}
     done = set[str]()

@@ -1,20 +1,20 @@
-"""Keeps back what libraries warn of when they are imported, and what nobody who trains can do anything about."""
+"""Drops log messages of libraries that appear on import and that a user can do nothing about."""
 
 from __future__ import annotations
 
 import logging
 
-#: By logger, the words of the message: kernels that are not for this machine or not used here, and a call between libraries.
-KEPT_BACK = {
+#: By logger, words of the message: about kernels that this machine cannot use, and a deprecated call between libraries.
+DROPPED = {
     "torchao": "Failed to load ",
     "torch.utils._pytree": " is an Enum subclass and is now natively supported",
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward from kernels-community",
 }
 
 
-def keep_back() -> None:
-    """Have these messages logged nowhere; all others of the same libraries are."""
-    for name, words in KEPT_BACK.items():
+def drop_log_messages() -> None:
+    """Filter these messages out; all others of the same libraries are logged."""
+    for name, words in DROPPED.items():
         logging.getLogger(name).addFilter(_Without(words))
 
 

@@ -1,4 +1,4 @@
-"""What rows in flight have in memory, and the passes that add to it. What has one entry a row is in the order of the rows."""
+"""The cache of a batch whose rows are padded to one length, what every such cache promises, and the passes that extend it."""
 
 from __future__ import annotations
 
@@ -15,45 +15,48 @@ from gym_torch.generation.few_rows import FewRows
 from gym_torch.generation.kv_cache import RowCache
 from gym_torch.generation.passes import runner
 from gym_torch.generation.row import Row
-from gym_torch.generation.shared_prefixes import Shared
+from gym_torch.generation.shared_prompts import SharedPrompts
 from gym_torch.model.expert_routing import Routers
 
 Around = Callable[[list[Hashable]], AbstractContextManager[None]]
 
 
-class Following(NamedTuple):
-    """What follows the texts of some rows."""
+class NextLogits(NamedTuple):
+    """Logits of the next token of some rows."""
 
     rows: list[int]  #: which ones
     logits: Tensor  #: `[rows, vocabulary]`
     routed: Tensor | None = None  #: experts of the tokens that were run, `[rows, 1, layers, k]`
 
 
-class KeptRows(Protocol):
-    """Keys and values of rows in flight."""
+class BatchCache(Protocol):
+    """Keys and values of the rows of a batch, and the step that extends them. Lists with an entry a row are in their order."""
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
-        """Add rows: `places` has for each the number of its text in a cache, aligned at the right, and `lengths` its tokens."""
+        """Add rows from `cache`, whose texts are aligned at the right.
+
+        `places` has the number of the text of each row, `lengths` the number of tokens of each text.
+        """
         ...
 
-    def step(self, rows: Sequence[Row]) -> Following:
-        """Run the tokens that rows chose last; return what follows some of them. The others wait for a later step."""
+    def step(self, rows: Sequence[Row]) -> NextLogits:
+        """Run the newest token of each row; return the logits of some rows. The others get theirs in a later step."""
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let row i be what was row `rows[i]`."""
+        """Keep the rows `rows`, in this order, and drop the others."""
         ...
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
-        """Return keys and values `[heads, tokens, head_dim]` of each layer for all that a row has but the token chosen last."""
+        """Return keys and values `[heads, tokens, head_dim]` of each layer, for all tokens of a row but its newest."""
         ...
 
 
 class Passes:
-    """Passes of a model over tokens of rows, each within what their keys ask for."""
+    """Forward passes of a model over tokens of rows, each within the context that `around` returns for the keys of its rows."""
 
     def __init__(self, model: PreTrainedModel, routers: Routers | None, around: Around, alone: bool) -> None:
-        """Record experts where there are routers; `alone` says that `around` does nothing."""
+        """Record experts if there are routers; `alone` says that `around` does nothing."""
         self.model, self.routers, self.around = model, routers, around
         self.few_rows = FewRows(model)
         self._run = runner(model, routers, alone)
@@ -64,7 +67,7 @@ class Passes:
         tokens: Tensor,
         lengths: list[int],
         cache: Cache,
-        shared: Shared | None = None,
+        shared: SharedPrompts | None = None,
         keep: int = 1,
     ) -> tuple[Tensor, Tensor | None]:
         """Run tokens `[rows, new]` as `gym_torch.generation.passes.run_tokens` does."""
@@ -73,17 +76,17 @@ class Passes:
 
 
 class PaddedRows:
-    """Rows in a rectangle, aligned at the right: for every model whose cache has rows that do not depend on each other."""
+    """Rows padded on the left to one length: for every model whose cache rows do not depend on each other."""
 
-    def __init__(self, passes: Passes, shared: Shared | None, guesses: int) -> None:
-        """Begin without rows; a row that is alone is given so many guesses."""
+    def __init__(self, passes: Passes, shared: SharedPrompts | None, guesses: int) -> None:
+        """Begin without rows; a single row gets up to `guesses` draft tokens a step."""
         self._passes, self._shared, self._guesses = passes, shared, guesses
         self._lengths: list[int] = []  # tokens in the cache
         self._cache = RowCache()
         self._drafts: Drafts | None = None  # of the row that is alone
 
     def append(self, cache: Cache, lengths: Sequence[int], places: Sequence[int]) -> None:
-        """Add rows, as `KeptRows.append` does."""
+        """Add rows, as `BatchCache.append` does."""
         self._forget_drafts()
         self._cache.reserve(cache, len(places), 0 if self._shared else cache.get_seq_length())
         if self._shared:
@@ -91,20 +94,20 @@ class PaddedRows:
         self._cache.append(cache, torch.tensor(places, device=self._passes.model.device))
         self._lengths += [0 if self._shared else lengths[place] for place in places]
 
-    def step(self, rows: Sequence[Row]) -> Following:
-        """Run a token of each row."""
+    def step(self, rows: Sequence[Row]) -> NextLogits:
+        """Run the newest token of each row."""
         self._lengths = [length + 1 for length in self._lengths]
         if len(rows) == 1 and self._passes.routers is None and self._shared is None:
-            return Following([0], self._alone(rows[0]))
+            return NextLogits([0], self._alone(rows[0]))
         last = [[row.completion.tokens[-1]] for row in rows]
         tokens = torch.tensor(last, device=self._passes.model.device)
         keys = [row.key for row in rows]
-        return Following(
+        return NextLogits(
             list(range(len(rows))), *self._passes.run(keys, tokens, self._lengths, self._cache, self._shared)
         )
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop other rows, and the columns that only they used."""
+        """Keep these rows, and the columns that any of them uses."""
         self._forget_drafts()
         self._lengths = [self._lengths[row] for row in rows]
         self._cache.keep(rows, max(self._lengths, default=0))
@@ -112,13 +115,13 @@ class PaddedRows:
             self._shared.keep(rows)
 
     def text(self, row: int) -> list[tuple[Tensor, Tensor]]:
-        """Return what a row has, as `KeptRows.text` does."""
+        """Return keys and values of a row, as `BatchCache.text` does."""
         stop = self._cache.get_seq_length() - (len(self._drafts.tokens) if self._drafts else 0)
         own = slice(stop - self._lengths[row], stop)
         return [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self._cache.layers]
 
     def _alone(self, row: Row) -> Tensor:
-        """Run the token that a row chose last, and guesses at what follows it; return the logits `[1, vocabulary]` after it."""
+        """Run the newest token of the only row and draft tokens behind it; return the logits `[1, vocabulary]` after it."""
         drafts = self._drafts = self._drafts or Drafts(self._guesses)
         text = [*row.prompt, *row.completion.tokens]
         known = drafts.follows(text[-1])
@@ -133,7 +136,7 @@ class PaddedRows:
         return logits[:1]
 
     def _forget_drafts(self) -> None:
-        """Take guesses out of the cache, for who is alone changes."""
+        """Remove draft tokens from the cache, since another row may be the only one from now on."""
         if self._drafts:
             self._cache.take_back(self._drafts.forget())
         self._drafts = None

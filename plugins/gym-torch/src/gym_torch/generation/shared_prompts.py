@@ -1,7 +1,7 @@
-"""Prompts that several rows continue: their keys and values are kept once, and read once for all the rows of a prompt.
+"""Prompts that several rows continue: keys and values are kept once, and read once for all rows of a prompt.
 
-A decoding step reads the whole cache, so a copy of a long prompt for every answer costs more than the layers do. Attention
-over the prompt and over a row's own tokens are two calls, joined by the sums of their exponents, as in FlashAttention
+A decoding step reads the whole cache, so a copy of a long prompt for every completion costs more time than the layers do.
+Attention to the prompt and to a row's own tokens are two calls, merged by their log-sum-exp as in FlashAttention
 (arXiv:2205.14135, section 3.1).
 """
 
@@ -24,8 +24,8 @@ _OTHERWISE = ("sliding_window", "attn_logit_softcapping", "v_head_dim")
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-class Shared:
-    """Prompts and which rows continue which."""
+class SharedPrompts:
+    """Keys and values of prompts, and which rows continue which prompt."""
 
     def __init__(self) -> None:
         """Start without prompts."""
@@ -38,7 +38,7 @@ class Shared:
         self._table = self._places = torch.empty(0, dtype=torch.long)
 
     def take(self, cache: DynamicCache, lengths: Sequence[int], rows: Sequence[int]) -> None:
-        """Take prompts out of a cache, aligned at the right, and add a row for each of `rows`, which number them from 0."""
+        """Take prompts from a cache, aligned at the right, and add a row for each entry of `rows`, the number of its prompt."""
         new = [(layer.keys, layer.values) for layer in cache.layers]
         if self._layers:
             new = [(_below(a, c), _below(b, d)) for (a, b), (c, d) in zip(self._layers, new, strict=True)]
@@ -50,7 +50,7 @@ class Shared:
         self._arrange()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let row i be what was row `rows[i]`; drop the prompts that no row continues."""
+        """Keep the rows `rows`, in this order, and drop the prompts that no row continues."""
         self.rows = [self.rows[row] for row in rows]
         left = sorted(set(self.rows))
         if len(left) < len(self._lengths):
@@ -61,7 +61,7 @@ class Shared:
         self._arrange()
 
     def starts(self) -> list[int]:
-        """Return the tokens before the own ones of each row."""
+        """Return the length of the prompt of each row."""
         return [self._lengths[number] for number in self.rows]
 
     def attend(
@@ -95,7 +95,7 @@ class Shared:
         return torch.lerp(own, seen, share).view_as(query)
 
     def _arrange(self) -> None:
-        """Lay the rows of each prompt side by side, and note where each row lies then."""
+        """Order the rows by prompt, and note the place of each row."""
         members: list[list[int]] = [[] for _ in self._lengths]
         places = []
         for row, number in enumerate(self.rows):
