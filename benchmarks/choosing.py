@@ -39,9 +39,9 @@ from gym_data.tokenizer import Tokenizer
 from gym_optim.config import LOMO, AdamW
 from gym_optim.config.base import OptimizerConfig
 from gym_optim.kinds import Optimizer
-from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import skeleton
+from gym_plan.synthetic_examples import lengths_of, planned
 from gym_torch import Transformers
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.kinds import Adapter, part

@@ -113,9 +113,9 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     from gym_core.ranks import Ranks
     from gym_data.examples import Example
     from gym_optim.config import AdamW
-    from gym_plan.made_examples import lengths_of, planned
     from gym_plan.memory import objective_of, predict
     from gym_plan.skeleton import skeleton
+    from gym_plan.synthetic_examples import lengths_of, planned
     from gym_torch.distributed.ddp import Replicated
     from gym_torch.kernels.precision_probe import device
     from gym_torch.loop.job import Job

@@ -18,10 +18,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_core import GymError, load_recipe
 from gym_plan.auto import SMALLEST, largest
 from gym_plan.commands import plan
-from gym_plan.made_examples import lengths_of, planned
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan as plan_of
 from gym_plan.skeleton import skeleton
+from gym_plan.synthetic_examples import lengths_of, planned
 from gym_plan.trace import Trace
 from gym_testkit.bench import Bench
 from gym_torch import DDP

@@ -11,10 +11,10 @@ from gym_torch_bench import NextToken
 from gym_torch_plans import CPU, EXPERTS, QWEN, WINDOWS, recipe_of
 
 import gym_plan.skeleton
-from gym_plan.layers import Repeat, repeat_of
-from gym_plan.made_examples import planned
 from gym_plan.memory import predict
+from gym_plan.repeated_layers import Repeat, repeat_of
 from gym_plan.skeleton import skeleton
+from gym_plan.synthetic_examples import planned
 
 
 def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) -> tuple[Any, ...]:

@@ -17,10 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, RecipeError
 from gym_plan.auto import POLICIES, Fitting, lightest
-from gym_plan.made_examples import planned
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan
 from gym_plan.skeleton import skeleton
+from gym_plan.synthetic_examples import planned
 from gym_plan.trace import Trace
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.memory import tiling

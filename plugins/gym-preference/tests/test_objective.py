@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import Train
 from gym_data.examples import Pair
-from gym_plan.made_examples import MadeExamples
+from gym_plan.synthetic_examples import SyntheticExamples
 from gym_preference import CPO, DPO, IPO, LDDPO, ORPO, DPONorm, PairwisePreference, SimPO
 from gym_preference.pairwise.objective import LengthDesensitized, PairObjective
 from gym_torch.batch import Batch
@@ -161,6 +161,6 @@ def test_what_the_reference_said_before_takes_the_place_of_asking_it() -> None:
 def test_a_plan_counts_both_sides() -> None:
     """Where no data tell, a pair is at most twice as long as a sample may be, and shares nothing."""
     train = Train(batch_size=2, max_steps=3)
-    source = Dataset(MadeExamples(DPO.rows, 32, 8), train, layout=PADDED)
+    source = Dataset(SyntheticExamples(DPO.rows, 32, 8), train, layout=PADDED)
     batch = PairObjective(DPO(), PADDED).collate(next(source.steps(0)).batches[0])
     assert source.tokens == 3 * 2 * 64 and batch.tokens.shape == (4, 32)

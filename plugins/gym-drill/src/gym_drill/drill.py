@@ -1,4 +1,4 @@
-"""Runs a recipe undisturbed, then again under blows until it ends, and compares what the two made."""
+"""Runs a recipe undisturbed, then again with kills and resumes until it ends, and compares the two results."""
 
 from __future__ import annotations
 

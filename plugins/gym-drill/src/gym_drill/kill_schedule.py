@@ -1,4 +1,4 @@
-"""When to strike: signals, and the moments at which a run gets them, drawn from a seed."""
+"""The schedule of kills: signals and the times at which a run gets them, drawn from a seed."""
 
 from __future__ import annotations
 

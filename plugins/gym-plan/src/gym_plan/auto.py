@@ -1,4 +1,4 @@
-"""What a recipe leaves to the machine: `batch_tokens: auto`, the largest batch that fits, and `gradient_checkpointing: auto`."""
+"""Settles `batch_tokens: auto`, the largest batch that fits, and `gradient_checkpointing: auto`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory this machine has for a run."""
+"""The memory of this machine that is available to a run."""
 
 from __future__ import annotations
 

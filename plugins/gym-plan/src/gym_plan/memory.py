@@ -23,7 +23,7 @@ from gym_core import Recipe
 from gym_core.component import load_object
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
-from gym_plan.layers import left_out
+from gym_plan.repeated_layers import left_out
 from gym_plan.shared_rows import FirstOfGroup
 from gym_plan.skeleton import Skeleton
 from gym_plan.trace import Timeline, Trace

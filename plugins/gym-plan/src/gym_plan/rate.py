@@ -1,4 +1,4 @@
-"""How fast this machine trains: a short trial of the matrix products of a layer, remembered."""
+"""The rate of this machine in FLOP/s: a short, cached trial of the matrix products of a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as people read it."""
+"""Prints a plan as tables."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Recipe, RecipeError
 from gym_core.component import load_object
-from gym_plan.layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
+from gym_plan.repeated_layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
 from gym_plan.shared_rows import sharing
 from gym_torch.batch import Batch
 from gym_torch.config import Further, torch_algorithm

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gym_plan.operations import FLOPS, STAND_INS
+from gym_plan.meta_operations import FLOPS, STAND_INS
 
 GRAIN = 512  #: allocators hand out multiples of this many bytes; exact for CUDA
 

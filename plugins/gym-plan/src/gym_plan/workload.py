@@ -10,7 +10,7 @@ from typing import Any
 from gym_core import GymError, Recipe, Train
 from gym_core.component import load_object
 from gym_data.kinds import Data
-from gym_plan.made_examples import MadeExamples
+from gym_plan.synthetic_examples import SyntheticExamples
 from gym_torch.batch import Batch
 from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
@@ -82,7 +82,7 @@ def longest(recipe: Recipe) -> int:
 def full_batch(recipe: Recipe, objective: Objective[Any, Any], train: Train, length: int) -> Workload:
     """Return the work of one step over samples of `length` tokens, all trained, as many as there may be in it."""
     count = train.batch_tokens if isinstance(train.batch_tokens, int) else train.batch_size
-    many = MadeExamples(torch_algorithm(recipe).rows, length, count)
+    many = SyntheticExamples(torch_algorithm(recipe).rows, length, count)
     return of_examples(recipe, objective, many, train.model_copy(update={"max_steps": 1}))
 
 

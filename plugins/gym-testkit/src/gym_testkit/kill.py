@@ -1,4 +1,4 @@
-"""Dies on purpose, so that a test of resuming does not depend on when a signal happens to arrive."""
+"""Kills its process at a given step, so that tests of resuming do not depend on the time of a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What laws of several kinds ask: that what is kept names the component that made it."""
+"""A check of laws of several kinds: that files name the component that made them."""
 
 from __future__ import annotations
 

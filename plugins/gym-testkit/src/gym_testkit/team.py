@@ -1,4 +1,4 @@
-"""Processes that work on one run and meet as torchrun has them meet, forked from a warm one, so that each costs a moment."""
+"""Several processes of one run with the environment of torchrun, forked from a process that has imported torch already."""
 
 from __future__ import annotations
 

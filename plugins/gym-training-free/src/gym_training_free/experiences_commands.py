@@ -112,8 +112,8 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
     """
     from gym_core.recipe import load_recipe
     from gym_training_free.endpoint.ledger import dollars
+    from gym_training_free.evaluation import measure
     from gym_training_free.experience.library import ExperienceLibrary
-    from gym_training_free.measuring import measure
 
     found = ExperienceLibrary.read(library)
     loaded = load_recipe(recipe, overrides)

@@ -1,4 +1,4 @@
-"""Measuring a library on the questions of a recipe, with it and without."""
+"""Evaluates a library of experiences on the questions of a recipe, with and without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers of a model stand for the others, so that a model of a hundred is judged by a few.
+"""Layers of a model that repeat others: a plan computes a few of each kind, and multiplies.
 
 Where a block of layers repeats, all but a few of its repetitions are left out; what they add is added per block.
 """

@@ -1,4 +1,4 @@
-"""The examples that a plan is made for: as long as those of the data may be, laid out by the objective as they will be."""
+"""Examples of given lengths without contents, for plans: as long as those of the data, and collated by the objective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gym_torch.objective import Objective
 
 
 @dataclass(frozen=True)
-class MadeExamples:
+class SyntheticExamples:
     """A data set of examples of one shape (`Algorithm.rows`), all with the most to learn in sequences of one length."""
 
     shape: str

@@ -1,4 +1,4 @@
-"""What torch does not say of some operations on tensors without data."""
+"""Results and FLOPs of operations on meta tensors that torch does not provide."""
 
 from __future__ import annotations
 
