@@ -55,7 +55,7 @@ class ChannelParser:
         self._held = body
         self._read, self._part = self._body, "reasoning" if header.thought else "content"
         text = head + MESSAGE if header.function else "\n" * self._said[self._part]
-        return Delta(**{self._part: text})
+        return self._added(text)
 
     def _body(self, end: bool) -> Delta | None:
         until = END.search(self._held)
@@ -71,7 +71,10 @@ class ChannelParser:
         self._held = self._held[until.end() if until else shown :]
         if until:
             self._read = self._header
-        return Delta(**{self._part: text}) if text or until else None
+        return self._added(text) if text or until else None
+
+    def _added(self, text: str) -> Delta:
+        return Delta(reasoning=text) if self._part == "reasoning" else Delta(text)
 
     def _call(self, end: bool) -> Delta | None:
         """Read a message to a function, which is told when it is whole."""

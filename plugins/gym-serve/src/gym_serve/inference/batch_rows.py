@@ -101,7 +101,8 @@ async def answered(service: Service, request: BatchRequest, usual: Sampling, num
     if "seed" in kind.model_fields and given.get("seed") is None and usual.seed is not None:
         mixed = hashlib.sha256(f"{usual.seed} {number}".encode()).digest()
         given["seed"] = int.from_bytes(mixed[:7], "big")  # so that it is the same wherever it was stopped
-    status, error = 200, None
+    status = 200
+    error: RequestError | None = None
     try:
         if given.get("stream"):
             raise HTTPProblem(400, "a row is answered as a whole: leave it out", key="stream")
