@@ -189,6 +189,19 @@ def test_a_hostile_grammar_costs_little_and_hurts_nobody(engine: LocalEngine, gr
     asyncio.run(use())
 
 
+def test_what_is_wrong_with_a_grammar_is_told_by_its_field(engine: LocalEngine) -> None:
+    async def use() -> None:
+        for key, given in (
+            ("tools", Grammar("lark", "start: nothing", "tools")),
+            ("response_format", Grammar("regex", "(")),
+        ):
+            with pytest.raises(BadRequest) as caught:
+                await text(engine, asking(grammar=given))
+            assert caught.value.problems[0].key == key
+
+    asyncio.run(use())
+
+
 def test_what_a_request_changes_in_logits(engine: LocalEngine) -> None:
     async def use() -> None:
         (first, *_) = (await pieces(engine, asking(max_tokens=1, logprobs=3)))[0].logprobs

@@ -8,6 +8,7 @@ import re
 import struct
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from api_server import served
@@ -232,6 +233,39 @@ def test_the_model_is_told_that_a_tool_failed(server):
         ask(server, "/v1/messages", messages=[*turns, {"role": "user", "content": [result]}], max_tokens=9)
         seen = server.engine.seen[-1].messages[-1]
         assert (seen["role"], seen["content"]) == ("tool", told or "Error: no such\ncity")
+
+
+class Plain(ParrotEngine):
+    """One that does not think, and takes any form."""
+
+    @property
+    def supports(self):
+        return super().supports | {"grammar:lark"}
+
+    def models(self):
+        return [replace(model, thinks=False) for model in super().models()]
+
+
+def test_errors_name_the_fields_that_a_client_knows():
+    engine = Plain(Parrot(), [ModelSource("parrot", "nowhere")], Limits())
+    plain = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
+    with served(engine, max_output_tokens=50) as server:
+
+        def said(path: str = "/v1/messages", **body: object) -> str:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                ask(server, path, **body)
+            assert caught.value.code == 400
+            error = json.load(caught.value)["error"]
+            return error.get("param") or error["message"].partition(":")[0]
+
+        assert said(**plain, stop_sequences=[""]) == "stop_sequences"
+        assert said(**plain, thinking={"type": "enabled", "budget_tokens": 1024}) == "thinking"
+        assert said(**plain, tool_choice={"type": "tool", "name": "f"}) == "tool_choice"
+        used = [{"name": "none", "input_schema": {"type": "object"}}]
+        assert said(**plain, tools=used, tool_choice={"type": "tool"}) == "tool_choice.name"
+        assert said("/v1/responses", input="a", max_output_tokens=51) == "max_output_tokens"
+        assert ask(server, "/v1/messages", **plain, thinking={"type": "disabled"})["content"][0]["text"] == "a"
+        assert engine.seen[-1].template_options == {}
 
 
 def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):

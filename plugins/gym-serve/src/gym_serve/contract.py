@@ -56,6 +56,7 @@ class Grammar:
 
     kind: GrammarKind
     text: str = ""  #: the schema as JSON, the pattern, or the Lark grammar; unused for `json_object`
+    key: str = "response_format"  #: the field of a request that it is from, for what is wrong with it
 
 
 @dataclass(frozen=True)

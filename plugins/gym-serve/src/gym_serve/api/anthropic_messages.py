@@ -12,11 +12,13 @@ from gym_serve.answer_parser import Delta, ToolCall
 from gym_serve.api.anthropic_schema import Message, Prompt
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import job_of
+from gym_serve.api.errors import told_as
 from gym_serve.api.generation import Job, events, replies, total
 from gym_serve.api.service import Service, asking
 from gym_serve.api.sse import EventStream, Line, begun
 from gym_serve.contract import Usage
 
+NAMES = {"stop": "stop_sequences", "chat_template_kwargs": "thinking"}  #: of fields, by those of OpenAI's chat
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -30,7 +32,8 @@ async def messages(service: Service, body: Message, access: Access) -> dict[str,
         top_p=body.top_p,
         top_k=body.top_k,
     )
-    job = await job_of(service, asked, access, id)
+    with told_as(NAMES):
+        job = await job_of(service, asked, access, id)
     head = {"id": id, "type": "message", "role": "assistant", "model": body.model}
     if body.stream:
         return EventStream(await begun(_events(service, job, head)), done=None)
@@ -45,7 +48,8 @@ async def messages(service: Service, body: Message, access: Access) -> dict[str,
 
 async def count_tokens(service: Service, body: Prompt, access: Access) -> dict[str, int]:
     """Return the tokens of a prompt."""
-    job = await job_of(service, body.converted(), access, "")
+    with told_as(NAMES):
+        job = await job_of(service, body.converted(), access, "")
     async with asking(service, str(job.asked)):
         return {"input_tokens": await service.engine.count(job.requests[0])}
 

@@ -19,6 +19,7 @@ from gym_serve.api.chat_schema import (
     Tool,
     ToolChoice,
 )
+from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Count
 
 
@@ -124,6 +125,8 @@ class Prompt(Body):
         for message in self.messages:
             found += _messages(message)
         choice = self.tool_choice or Choice(type="auto")
+        if choice.type == "tool" and choice.name is None:
+            raise HTTPProblem(400, "names no tool", key="tool_choice.name")
         named = NamedTool(type="function", function=NamedFunction(name=choice.name or "none"))
         choices: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
         thinks = None if self.thinking is None else self.thinking.type != "disabled"
@@ -131,7 +134,7 @@ class Prompt(Body):
             model=self.model,
             messages=found,
             tools=[_tool(tool) for tool in self.tools] if self.tools else None,
-            tool_choice=choices[choice.type] if self.tools else None,
+            tool_choice=choices[choice.type],
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             chat_template_kwargs=None if thinks is None else TemplateOptions(enable_thinking=thinks),
             continue_final_message=self.messages[-1].role == "assistant",

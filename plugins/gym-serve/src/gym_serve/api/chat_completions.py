@@ -93,6 +93,8 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key="response_format")
     offered = [] if body.tool_choice == "none" else tools
     options = body.chat_template_kwargs.model_dump(exclude_none=True) if body.chat_template_kwargs else {}
+    if not model.thinks and options == {"enable_thinking": False}:
+        options = {}  # it does so anyway
     if options and not model.thinks:
         raise HTTPProblem(400, "the template of this model knows no such option", key="chat_template_kwargs")
     usual = service.options

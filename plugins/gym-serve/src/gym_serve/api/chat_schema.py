@@ -152,4 +152,5 @@ def tool_grammar(
     service.need("grammar:lark", "tool_choice")
     if calls is None:
         raise HTTPProblem(400, "the template of this model writes no tool calls that can be forced", key="tool_choice")
-    return Grammar("lark", calls.lark([(each.name, each.parameters or {"type": "object"}) for each in fitting]))
+    written = calls.lark([(each.name, each.parameters or {"type": "object"}) for each in fitting])
+    return Grammar("lark", written, "tools")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -37,6 +38,18 @@ class HTTPProblem(RequestError):
         """Say the status, the reason, and the field that it is about."""
         super().__init__(why, key=key)
         self.http, self.code_name, self.headers = status, code, dict(headers or {})
+
+
+@contextmanager
+def told_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Have errors name the fields of a client, where its form has others than OpenAI's chat."""
+    try:
+        yield
+    except RequestError as error:
+        problem = error.problems[0]
+        if problem.key not in names:
+            raise
+        raise HTTPProblem(status_of(error), problem.why, names[problem.key]) from error
 
 
 def unknown_model(name: str) -> Unknown:

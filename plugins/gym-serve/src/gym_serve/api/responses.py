@@ -25,6 +25,7 @@ from gym_serve.api.chat_schema import (
     Tool,
     ToolChoice,
 )
+from gym_serve.api.errors import told_as
 from gym_serve.api.fields import Body, Count, Ignored
 from gym_serve.api.generation import Job, events, replies
 from gym_serve.api.response_items import Items, usage_of
@@ -132,6 +133,7 @@ class TextOptions(Body):
     verbosity: None = None
 
 
+NAMES = {"max_tokens": "max_output_tokens", "response_format": "text.format"}  #: of fields, by those of OpenAI's chat
 Item = InputMessage | FunctionCall | FunctionCallOutput | Thought
 
 
@@ -205,7 +207,8 @@ def _text(content: str | list[Text]) -> str:
 async def responses(service: Service, body: Responses, access: Access) -> dict[str, Any] | EventStream:
     """Answer, at once or as a stream."""
     id = f"resp_{token_hex(12)}"
-    job = await job_of(service, body.converted(), access, id)
+    with told_as(NAMES):
+        job = await job_of(service, body.converted(), access, id)
     head = _head(body, id)
     if body.stream:
         return EventStream(await begun(_events(service, job, head)), done=None)

@@ -53,21 +53,21 @@ class Grammars:
         """Return the mask of a reply. Raises BadRequest where the grammar is too large, takes too long, or cannot be compiled."""
         size = len(grammar.text.encode())
         if size > most_bytes:
-            raise BadRequest(f"a grammar of {size} bytes; {most_bytes} are taken", key="response_format")
+            raise BadRequest(f"a grammar of {size} bytes; {most_bytes} are taken", key=grammar.key)
         compiling: Future[Mask] = COMPILING.submit(self._compiled, grammar)
         try:
             return compiling.result(seconds)
         except LateError:
             compiling.cancel()
-            raise BadRequest(f"the grammar was not compiled within {seconds:g} s", key="response_format") from None
+            raise BadRequest(f"the grammar was not compiled within {seconds:g} s", key=grammar.key) from None
 
     def _compiled(self, grammar: Grammar) -> Mask:
         try:
             written = WRITTEN[grammar.kind](grammar.text)
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"this is no {grammar.kind}: {_line(str(error))}", key="response_format") from error
+            raise BadRequest(f"this is no {grammar.kind}: {_line(str(error))}", key=grammar.key) from error
         matcher = LLMatcher(self._tokenizer, written, log_level=0, limits=LLParserLimits(**LIMITS))
-        return Mask(matcher)
+        return Mask(matcher, grammar.key)
 
 
 @lru_cache(KEPT)
@@ -81,9 +81,9 @@ def grammars_of(tokenizer: Tokenizer, vocabulary: int, ends: frozenset[int]) -> 
 class Mask:
     """Where a reply is in its grammar, and which tokens may come next."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        """Compute the first mask."""
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, key: str) -> None:
+        """Compute the first mask; `key` is the field that the grammar is from."""
+        self._matcher, self._key = matcher, key
         self._allowed = self._next()
 
     @property
@@ -106,7 +106,7 @@ class Mask:
         allowed = b"" if self._matcher.is_error() else self._matcher.compute_logit_bias()
         if self._matcher.is_error():
             why = _line(self._matcher.get_error())
-            raise BadRequest(f"the grammar cannot be followed: {why}", key="response_format")
+            raise BadRequest(f"the grammar cannot be followed: {why}", key=self._key)
         return torch.frombuffer(bytearray(allowed), dtype=torch.uint8) != 0
 
 
