@@ -15,6 +15,7 @@ from gym_plan.memory import predict
 from gym_plan.repeated_layers import Repeat, repeat_of
 from gym_plan.skeleton import skeleton
 from gym_plan.synthetic_examples import planned
+from gym_torch.kernels.module_recognition import turned_dtype
 
 
 def in_full(folder: Path, config: dict[str, Any], adapter: Any, **options: Any) -> tuple[Any, ...]:
@@ -50,6 +51,13 @@ def test_few_layers_tell_of_many(
     assert found == repeat
     monkeypatch.setattr(gym_plan.skeleton, "repeat_of", lambda layers, every: Repeat())
     assert in_full(tmp_path, config, adapter, gradient_checkpointing=checkpointing) == (Repeat(), few)
+
+
+def test_what_a_process_asks_once_is_in_no_plan(tmp_path: Path) -> None:
+    adapter = {"name": "lora", "target_modules": "self_attn"}
+    turned_dtype.cache_clear()
+    first, second = (in_full(tmp_path, EXPERTS, adapter, gradient_checkpointing=True) for _ in range(2))
+    assert first == second
 
 
 def test_layers_that_share_weights_are_not_left_out() -> None:

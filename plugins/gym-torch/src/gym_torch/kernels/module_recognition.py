@@ -178,9 +178,13 @@ def rotates(function: Callable[..., Any]) -> bool:
 @cache
 def turned_dtype(function: Callable[..., Any], query: torch.dtype, cos: torch.dtype) -> torch.dtype:
     """Return the precision of what comes out of a function that `rotates`: some keep that of queries, others round to none."""
-    given, along = torch.zeros(1, 1, 1, 2, dtype=query), torch.zeros(1, 1, 2, dtype=cos)
-    found: torch.dtype = apart(lambda: function(given, given, along, along)[0].dtype)
-    return found
+
+    def found() -> torch.dtype:  # it is asked once, so a plan that is being traced must see none of it
+        given, along = torch.zeros(1, 1, 1, 2, dtype=query), torch.zeros(1, 1, 2, dtype=cos)
+        turned: Tensor = function(given, given, along, along)[0]
+        return turned.dtype
+
+    return apart(found)
 
 
 def exact_turn(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
