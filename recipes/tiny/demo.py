@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import execute, load_recipe
 from gym_data.location import locate
@@ -21,6 +21,9 @@ from gym_data.tokenizer import Tokenizer
 from gym_tiny.tasks import KINDS, Task, generate
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import complete
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 HERE = Path(__file__).parent
 HELD_OUT = 30  #: tasks of each kind that no training row shares its content with
@@ -46,6 +49,9 @@ def accuracy(tasks: Sequence[Task], given: Sequence[str]) -> dict[str, float]:
 
 def main(overrides: Sequence[str]) -> int:
     """Train, compare and report; return 1 when accuracy did not rise by 50 points."""
+    # After gym_torch, which drops what libraries log when they are imported.
+    from transformers import AutoModelForCausalLM
+
     console = Console()
     output = Path("runs/demo")
     recipe = load_recipe(HERE / "sft.yaml", [f"output={output}", "train.overwrite=true", *overrides])
