@@ -92,6 +92,18 @@ def test_equal_rewards_earn_exactly_nothing(groups: list[tuple[float, int]]) -> 
     assert not advantages.whiten(rewards[number == 0]).any()
 
 
+def test_equal_rewards_earn_exactly_nothing_beside_others_that_differ() -> None:
+    """A mean over the round that is 0 but for rounding would give them something, and an optimizer of signs a whole step."""
+    rewards, group = tensor([0.5, 0.8, 0.1, 0.1, 0.3, *[0.1] * 4]), torch.arange(9) // 5
+    found = [
+        advantages.reinforce_pp_baseline(rewards, group),
+        advantages.gdpo(torch.stack([rewards, 2 * rewards], 1), tensor([0.3, -0.1]), group),
+        advantages.opo(rewards, group, torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5])),
+    ]
+    for each in found:
+        assert each[:5].all() and not each[5:].any()
+
+
 def test_group_then_batch_is_whitened_over_the_judged() -> None:
     apart = [
         value for value, reward in zip(by_hand(FORMULAS["dr_grpo"]).tolist(), REWARDS, strict=True) if reward == reward

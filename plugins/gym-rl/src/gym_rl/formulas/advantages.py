@@ -48,7 +48,7 @@ def rloo(rewards: Tensor, group: Tensor) -> Tensor:
 def reinforce_pp_baseline(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Return reward minus the mean of its group, whitened over the batch: REINFORCE++-baseline, arXiv:2501.03262."""
     judged = _Judged.of(rewards, group)
-    return judged.all(whiten(judged.values - judged.mean(), epsilon))
+    return judged.all(standardized(judged.values - judged.mean(), epsilon))
 
 
 def remax(rewards: Tensor, greedy: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def gdpo(rewards: Tensor, weights: Tensor, group: Tensor, epsilon: float = EPSIL
     """
     each = torch.stack([grpo(rewards[:, kind], group, epsilon) for kind in range(rewards.shape[1])], 1)
     total, known = each @ weights.to(each.dtype), ~rewards.isnan().all(1)
-    return torch.zeros_like(total).masked_scatter(known, whiten(total[known], epsilon))
+    return torch.zeros_like(total).masked_scatter(known, standardized(total[known], epsilon))
 
 
 def bnpo(rewards: Tensor, group: Tensor, lowest: float = 0.0, highest: float = 1.0) -> Tensor:
@@ -132,6 +132,11 @@ def whiten(values: Tensor, epsilon: float = EPSILON) -> Tensor:
     # The mean of equal values is that value, however their sum is rounded.
     mean = values.mean().clamp(values.min(), values.max())
     return (values - mean) / (values.std() + epsilon)
+
+
+def standardized(values: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Return values whose mean is 0 by what they are, over their unbiased deviation: a value of 0 stays exactly that."""
+    return values / (values.std() + epsilon) if values.numel() > 1 else torch.zeros_like(values)
 
 
 def _beta_of(shares: Tensor) -> tuple[Tensor, Tensor]:
