@@ -67,6 +67,12 @@ def test_a_cut_of_any_kind_is_on_all_sides(bench: Bench, cut: dict[str, Any]) ->
         assert line["ratio/abs_dev"] <= 1e-5 and abs(line["kl"]) <= 1e-5 and line["approx_kl"] <= 1e-5
 
 
+def test_an_entropy_bonus_rounds_as_what_it_is_compared_with(bench: Bench) -> None:
+    made = recipe(bench, temperature=0.7, entropy_coef=1e-6, num_mini_batches=2)
+    for line in bench.run(made, precision="bf16", learning_rate=1e-9).metrics:
+        assert line["ratio/abs_dev"] <= 1e-6
+
+
 @pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
 def test_the_distribution_that_is_drawn_from_is_the_one_that_is_trained(model_path: Path, layout: Any) -> None:
     """Loss and gradient with `top_p`, against the formula in float64 over the set that the sampler kept."""

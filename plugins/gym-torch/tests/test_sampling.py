@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gym_torch.generation.sampling import BLOCK, choose, uniform
+from gym_torch.model.log_probs import Head, nucleus_log_probs, nucleus_tokens
 from gym_torch.model.nucleus import drawable
 
 COUNT = 20_000
@@ -70,6 +71,16 @@ def test_what_cannot_be_drawn_is_what_the_trainer_leaves_out(cut: dict[str, floa
     kept = drawable(logits[None], **options)[0]
     assert set(kept.nonzero()[:, 0].tolist()) == left
     assert torch.allclose(log_probs, logits.masked_fill(~kept, -torch.inf).log_softmax(-1)[tokens], atol=1e-6)
+
+
+def test_a_head_of_few_bits_is_cut_where_the_sampler_cuts() -> None:
+    """Rounded again after it is divided by the temperature, tokens that differ would be equally likely to the trainer."""
+    logits = 8 * torch.randn(200, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    head, labels = Head(torch.nn.Identity(), temperature=0.7), logits.argmax(1)
+    found = nucleus_tokens(logits, head, labels, top_k=5)
+    assert torch.equal(found, drawable(logits.float() / 0.7, top_k=5).nonzero())
+    tokens, drawn = choose(logits, 0.7, 1.0, [0.5] * 200, 5)
+    assert torch.allclose(nucleus_log_probs(logits, head, tokens, found), drawn, atol=1e-5)
 
 
 def test_the_ends_of_the_unit_interval_give_tokens_that_can_be() -> None:

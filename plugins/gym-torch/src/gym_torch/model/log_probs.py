@@ -80,11 +80,9 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
         chunk: most rows of logits at once.
 
     """
-    whole = head if isinstance(head, Head) else Head(head)
-    weight = _plain(whole.project) if whole.softcap is None else None
+    states, project = _scaled_before(hidden, head)
+    weight = _plain(project)
     if weight is not None:
-        factor = whole.scale / whole.temperature
-        states = hidden if factor == 1.0 else hidden * factor
         return linear_log_probs(states, weight, targets, chunk)
 
     def log_probs(logits: Tensor, rows: slice) -> Tensor:
@@ -128,6 +126,10 @@ def log_probs_and_entropies(
     chunk exist at a time, and are computed again in the backward pass.
     """
     rows_of = None if kept is None else kept[:, 0].contiguous()
+    if (
+        kept is None
+    ):  # with the rounding of `label_log_probs`: policies are compared of which one had no entropy asked for
+        hidden, head = _scaled_before(hidden, head)
 
     def both(logits: Tensor, rows: slice) -> Tensor:
         finite = logits
@@ -189,7 +191,17 @@ class Head:
             logits = logits * self.scale
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
-        return logits if self.temperature == 1.0 else logits / self.temperature
+        if self.temperature == 1.0:
+            return logits
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
+
+
+def _scaled_before(hidden: Tensor, head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return states and a head with the same logits; a plain projection alone where all else is a factor on the states."""
+    if not isinstance(head, Head) or head.softcap is not None or _plain(head.project) is None:
+        return hidden, head
+    factor = head.scale / head.temperature
+    return hidden if factor == 1.0 else hidden * factor, head.project
 
 
 def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
