@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl import ReMax
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.compute_advantages import against_greedy
+from gym_rl.rollouts.dynamic_sampling import in_loss
 from gym_rl.rollouts.evaluation import evaluation_options
+from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.greedy_baseline import split_baselines
 
@@ -63,8 +66,41 @@ def test_a_reward_that_fails_on_a_greedy_answer_fails_on_its_group() -> None:
     assert (found.scores, found.failed, found.compared) == (
         {"one": scores[:4]},
         {"one": {2, 3}},
-        [0.0, 1.0, None, None],
+        [-4.0, -3.0, None, None],
     )
+
+
+def test_a_group_that_differs_from_the_greedy_answer_alone_is_learnt_from() -> None:
+    """Dynamic sampling leaves out what earns nothing: the answers of a group that are all as good as the greedy one."""
+    scores = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]  # six answers in three groups, and the greedy ones
+    for more in ({}, {"compared": [2 * score for score in scores]}):
+        judged, bases = split_baselines(RewardResult({}, scores, **more), 6, 2)
+        made = Experience(
+            number=torch.tensor(0),
+            groups=torch.arange(6) // 2,
+            prompts=torch.arange(6) // 2,
+            lengths=torch.ones(6, dtype=torch.int64),
+            tokens=torch.zeros(6, dtype=torch.int32),
+            finished=torch.ones(6, dtype=torch.bool),
+            rewards=torch.tensor(judged.totals, dtype=torch.float64),
+            compared=torch.tensor(judged.compared, dtype=torch.float64),
+            baselines=torch.tensor(bases, dtype=torch.float64),
+        )
+        for each in (made, replace(made, compared=None)):
+            assert each.informative.tolist() == [True, False, True]
+            assert (
+                in_loss(each, algorithm(ReMax, group_size=2, max_resample=1)).tolist()
+                == [True] * 2 + [False] * 2 + [True] * 2
+            )
+
+
+def test_one_answer_a_prompt_is_resampled_where_it_is_as_good_as_the_greedy_one(model_path: Path) -> None:
+    rollouts = rounds(model_path, kind=ReMax, group_size=1, max_resample=3, temperature=2.0, count=40)
+    step = next(rollouts.steps(0))
+    made, learnt = rollouts.experience, [answer.number for batch in step.batches for answer in batch]
+    apart = made.rewards != made.baselines
+    assert sorted(learnt) == apart.nonzero().flatten().tolist() and len(learnt) > 0
+    assert step.metrics["dynamic_sampling/num_prompts"] > len(made.rewards)
 
 
 def test_an_evaluation_asks_for_no_baseline(model_path: Path) -> None:

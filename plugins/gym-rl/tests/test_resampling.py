@@ -32,7 +32,6 @@ def round_of(*rewards: Sequence[float], first: int = 0) -> Experience:
         tokens=tokens.int(),
         finished=torch.arange(len(flat)) % 2 == 0,
         rewards=torch.tensor(flat, dtype=torch.float64),
-        baselines=torch.tensor(flat, dtype=torch.float64) + 1,
         scores={"one": torch.tensor(flat, dtype=torch.float64)},
         columns={"sampling_log_probs": tokens.float()},
     )
@@ -47,6 +46,7 @@ def same(one: Experience, other: Experience) -> bool:
 
 def test_groups_are_taken_out_and_put_together_again() -> None:
     whole = round_of((1, 0), (1, 1), (0, 0, 1), (math.nan, 1))
+    whole = replace(whole, baselines=whole.rewards + 1)
     assert whole.nonzero_std.tolist() == [True, False, True, False]
     good, bad = select_groups(whole, whole.nonzero_std), select_groups(whole, ~whole.nonzero_std)
     assert good.groups.tolist() == [0, 0, 1, 1, 1] and good.prompts.tolist() == [0, 0, 2, 2, 2]

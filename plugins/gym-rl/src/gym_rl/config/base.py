@@ -141,7 +141,7 @@ class PolicyGradient(TorchAlgorithm):
 
     @model_validator(mode="after")
     def _differ(self) -> Self:
-        if self.max_resample and self.group_size == 1:
+        if self.max_resample and self.group_size == 1 and not self.greedy_baseline:
             raise ValueError("`max_resample` compares completions of one prompt, and `group_size` is 1")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")

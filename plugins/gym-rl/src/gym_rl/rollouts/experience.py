@@ -60,7 +60,8 @@ class Experience:
     finished: Tensor  #: [completions] bool, whether the model ended it
     rewards: Tensor  #: [completions] fp64, weighted sums; NaN where it was not scored
     compared: Tensor | None = None
-    """[completions] fp64, what completions to one prompt are told apart by, NaN where it was not scored; None: by the rewards."""
+    """[completions] fp64, what completions to one prompt are told apart by, NaN where it was not scored; None: by the rewards.
+    Where there are `baselines`, how far it is from that of the greedy completion."""
     baselines: Tensor | None = None
     """[completions] fp64, the reward of the greedy completion to the same prompt, NaN where there is none; None: nobody asked."""
     scores: Mapping[str, Tensor] = field(
@@ -87,14 +88,18 @@ class Experience:
 
     @property
     def informative(self) -> Tensor:
-        """Whether the completions of each group differ in what dynamic sampling looks at, `[groups]` bool."""
-        return self._apart(self.rewards if self.compared is None else self.compared)
+        """Whether the completions of each group differ in what dynamic sampling looks at, from one another or from the greedy one
+        where there is one, `[groups]` bool.
+        """
+        if self.baselines is None:
+            return self._apart(self.rewards if self.compared is None else self.compared)
+        return self._apart(self.rewards - self.baselines if self.compared is None else self.compared, bound=0.0)
 
-    def _apart(self, values: Tensor) -> Tensor:
+    def _apart(self, values: Tensor, bound: float = torch.inf) -> Tensor:
         known = ~values.isnan()
         some, groups = values[known], self.groups[known]
         count = int(self.groups.max()) + 1 if len(self.groups) else 0
-        nothing = torch.full((count,), torch.inf, dtype=values.dtype)
+        nothing = torch.full((count,), bound, dtype=values.dtype)
         least = nothing.scatter_reduce(0, groups, some, "amin")
         return least < (-nothing).scatter_reduce(0, groups, some, "amax")
 

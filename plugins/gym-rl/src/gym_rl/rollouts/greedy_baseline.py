@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gym_rewards.reward_manager import RewardResult
@@ -12,21 +11,21 @@ def split_baselines(judged: RewardResult, answers: int, size: int) -> tuple[Rewa
     """Return what rewards say of the first `answers` completions, and for each of them the reward of the greedy one.
 
     Greedy completions stand behind the others, one for each group of `size`. What has no baseline cannot be compared, and is as
-    if it had not been scored; where a reward failed on a greedy completion, it failed on its group.
+    if it had not been scored; where a reward failed on a greedy completion, it failed on its group. What completions are told
+    apart by is then how far each is from the greedy one.
     """
     greedy = [answers + place // size for place in range(answers)]
     baselines = [judged.totals[place] for place in greedy]
-
-    def comparable(values: Sequence[float | None]) -> list[float | None]:
-        return [None if base is None else value for value, base in zip(values[:answers], baselines, strict=True)]
+    compared = judged.totals if judged.compared is None else judged.compared
+    pairs = [(compared[place], compared[base]) for place, base in enumerate(greedy)]
 
     return replace(
         judged,
         scores={name: said[:answers] for name, said in judged.scores.items()},
-        totals=comparable(judged.totals),
+        totals=[None if base is None else judged.totals[place] for place, base in enumerate(baselines)],
         failed={
             name: {number for number, place in enumerate(greedy) if number in places or place in places}
             for name, places in judged.failed.items()
         },
-        compared=None if judged.compared is None else comparable(judged.compared),
+        compared=[None if value is None or base is None else value - base for value, base in pairs],
     ), baselines
