@@ -67,6 +67,12 @@ def test_a_cut_of_any_kind_is_on_all_sides(bench: Bench, cut: dict[str, Any]) ->
         assert line["ratio/abs_dev"] <= 1e-5 and abs(line["kl"]) <= 1e-5 and line["approx_kl"] <= 1e-5
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"min_p": 1.0}], ids=str)
+def test_a_cut_that_leaves_nothing_to_draw_is_refused(cut: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(cut))):
+        algorithm(**cut)
+
+
 def test_an_entropy_bonus_rounds_as_what_it_is_compared_with(bench: Bench) -> None:
     made = recipe(bench, temperature=0.7, entropy_coef=1e-6, num_mini_batches=2)
     for line in bench.run(made, precision="bf16", learning_rate=1e-9).metrics:

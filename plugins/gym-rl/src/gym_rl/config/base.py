@@ -72,7 +72,7 @@ class PolicyGradient(TorchAlgorithm):
     """Nucleus sampling: sample from the most likely tokens of this total probability, and train that distribution; 1 is off."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Sample from that many of the most likely tokens, and train that distribution; 0 is off."""
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Sample from tokens at least this many times as likely as the most likely one, and train that distribution; 0 is off."""
     beta: Annotated[float, Field(ge=0)] = 0.0
     """KL coefficient: weight of the KL divergence from the reference model; 0 needs no reference."""
@@ -145,6 +145,12 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("`max_resample` compares completions of one prompt, and `group_size` is 1")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _draws(self) -> Self:
+        if self.top_k == 1:
+            raise ValueError("`top_k` of 1 leaves one token to draw, and nothing can be learnt from that")
         return self
 
     @model_validator(mode="after")
