@@ -18,7 +18,7 @@ fresh = count()
 LORA = {"adapter": {"name": "lora", "rank": 4}}
 REWARDS = [{"name": "length", "maximum": 2, "slack": 14}]
 GRPO = {"name": "grpo", "rewards": REWARDS, "group_size": 3, "max_new_tokens": 4, "beta": 0.1, "top_p": 0.9}
-GRPO |= {"num_mini_batches": 2}
+GRPO |= {"num_mini_batches": 2, "entropy_coef": 0.1, "top_k": 20}
 SECTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "full": ("sft", "conversation", {}),
     "lora": ("sft", "conversation", LORA),
