@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 import gym_deltasoup as soup
 from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
-from gym_deltasoup import Input, merge_artifacts
+from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts
+from gym_deltasoup.rounds.checks import Refused
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
@@ -138,3 +139,16 @@ def test_a_folder_in_two_spellings_is_one_input(tmp_path: Path, monkeypatch: pyt
     for other in (Path("one"), Path("./one/../one"), tmp_path / "link"):
         with pytest.raises(GymError, match="are one folder"):
             merge_artifacts(soup.UniformSoup(), [Input(model), Input(other, "other")], tmp_path / "made")
+
+
+def test_communities_of_whole_models_over_a_quantized_base_are_refused_before_anybody_contributes(
+    tmp_path: Path,
+) -> None:
+    """Whether the rules say that models are merged, or the first contribution does."""
+    base = quantized(tmp_path / "base", 1)
+    for number, rules in enumerate([{"kind": "model"}, {"kind": "delta"}]):
+        with pytest.raises(GymError, match=r"is quantized \(fp8\)"):
+            DeltaSoup(DeltaSoupConfig(folder=str(tmp_path / f"{number}"), base_model=str(base), **rules))
+    soup = DeltaSoup(DeltaSoupConfig(folder=str(tmp_path / "soup"), base_model=str(base)))
+    with pytest.raises(Refused, match=r"is quantized \(fp8\)"):
+        soup.contribute("alice", quantized(tmp_path / "tuned", 2))

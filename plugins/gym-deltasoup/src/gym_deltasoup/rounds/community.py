@@ -23,8 +23,10 @@ from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
 from gym_deltasoup.rounds.secure_steps import may_send
 from gym_deltasoup.rounds.vectors import Layout, layout, numbers
 from gym_deltasoup.secure.allowed import check_community
+from gym_deltasoup.sources.models import quantized_by
 
 PRIVACY = "gym_deltasoup.privacy.rounds:round_privacy"  #: makes the noise and the accounts of a community
+UNQUANTIZED = "name the model that it was made from, or merge adapters: `kind: adapter`"
 REFUSALS = 5  #: refused files of one member in a round, after which nothing more is looked at
 
 Evaluate = Callable[[Artifact], float]
@@ -103,6 +105,9 @@ class Community:
     def set_base(self, name: str) -> None:
         """Say which model contributions are trained from, once for ever. Raises GymError where another one was named."""
         found = Base(name)
+        kind = MASKED if self.config.secure_aggregation and self.config.rank is None else self.config.kind
+        if why := _no_sum(kind, found):
+            raise GymError(why, where=str(found.path), key="base_model", fix=UNQUANTIZED)
         with self.ledger.writing() as rows:
             held = dict(rows.execute("SELECT name, value FROM identity"))
             if "base_fingerprint" not in held:
@@ -137,6 +142,8 @@ class Community:
             raise Refused(f"it is of kind {given.kind}, and this community merges kind {kind}", key="kind")
         if self.config.secure_aggregation != (given.kind == MASKED):
             raise in_the_open() if self.config.secure_aggregation else Refused("nothing is masked here", key="kind")
+        if why := "" if given.kind == MASKED else _no_sum(given.kind, self.base):
+            raise Refused(why, key="base_model", fix=UNQUANTIZED)
         if self.config.secure_aggregation:
             may_send(rows, given, 4 * numbers(self.layout))
         if self.privacy is not None and given.kind == "delta":
@@ -210,6 +217,12 @@ class Community:
         with self.ledger.database.reading() as rows:
             found = rows.execute("SELECT member, why FROM refusals WHERE round = ?", (number,))
             return [{"member": member, "why": why} for member, why in found]
+
+
+def _no_sum(kind: str | None, base: Base) -> str:
+    """Return why no whole model can be made of contributions of a kind and a base; empty where one can, or none is made."""
+    method = quantized_by(base.path) if kind not in (None, "adapter") else ""
+    return method and f"{base.name} is quantized ({method}), and nothing can be added to codes of weights"
 
 
 def in_the_open() -> Refused:

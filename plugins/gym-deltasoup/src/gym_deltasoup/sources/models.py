@@ -111,12 +111,16 @@ class Deltas(Models):
 
 def numbers_of(path: Path, name: str, key: str = "inputs") -> dict[str, Stored]:
     """Return all tensors of a model. Raises GymError where they are codes: a mean of these is not that of what they stand for."""
-    said = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config")
-    if said:
-        method = said.get("quant_method") if isinstance(said, dict) else said
+    if method := quantized_by(path):
         why = f"{name} is quantized ({method}), and codes of weights cannot be merged"
         raise GymError(why, where=str(path), key=key, fix="name what it was made from, and quantize the result")
     return tensors_of(path)
+
+
+def quantized_by(path: Path) -> str:
+    """Return the method that a model was quantized by, as its configuration has it; empty where it was not."""
+    said = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config")
+    return str(said.get("quant_method") if isinstance(said, dict) else said) if said else ""
 
 
 def same_tensors(
