@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from optim_bench import tiny
-from peft import IA3Config, LoraConfig, TrainableTokensConfig, inject_adapter_in_model
+from peft import IA3Config, LoraConfig, OFTConfig, TrainableTokensConfig, inject_adapter_in_model
 from torch import nn
 from transformers import MambaConfig, MambaForCausalLM
 
 from gym_optim import parameter_groups
-from gym_optim.parameter_roles import block_of, is_named
+from gym_optim.parameter_roles import block_of, is_matrix, is_named
 
 
 def roles(groups: list[dict[str, object]]) -> dict[str, set[str]]:
@@ -90,6 +90,14 @@ def test_what_has_two_dimensions_and_maps_nothing_is_no_matrix() -> None:
     found = roles(parameter_groups(MambaForCausalLM(config)))
     assert {"backbone.layers.0.mixer.A_log", "backbone.layers.0.mixer.D"} <= found["vector"]
     assert "backbone.layers.0.mixer.in_proj.weight" in found["matrix"]
+
+
+def test_angles_of_rotations_are_no_matrix_but_decay_to_none() -> None:
+    """A row of them holds what is above the diagonal of one block: made orthogonal, all blocks would turn alike far."""
+    model = inject_adapter_in_model(OFTConfig(oft_block_size=8, target_modules=["q_proj", "o_proj"]), tiny())
+    (angles,) = parameter_groups(model, head_dim=8)
+    assert angles["role"] == "kernel" and len(angles["params"]) == 4 and "weight_decay" not in angles
+    assert not any(is_matrix(angles, tuple(weight.shape)) for _, weight in angles["params"])
 
 
 def test_blocks_and_modules_are_told_by_name() -> None:

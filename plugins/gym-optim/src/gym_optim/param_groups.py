@@ -4,7 +4,7 @@
 
 * `query_key`: projections to queries and keys of attention, whose rows come in heads of `head_dim`;
 * `matrix`: everything else with two dimensions inside the model, and stacks of matrices, one for each expert of a mixture;
-* `kernel`: the kernels of convolutions;
+* `kernel`: the kernels of convolutions, and angles of rotations (OFT), a row for each block: of two dimensions, and no matrix;
 * `embedding`: embeddings of tokens, virtual ones too, with a row for each;
 * `head`: the map to logits, with a row for each token, where it is not an embedding too;
 * `vector`: norms, biases (those of all experts in one tensor too), factors of single units and rates of decay of a state space,
@@ -27,6 +27,7 @@ QUERY_KEY = frozenset({"q_proj", "k_proj", "wq", "wk", "query", "key"})
 #: Names of parameters of two dimensions that map nothing: a row for each virtual token, and logarithms for each channel, which
 #: decay would draw to one another.
 VIRTUAL, RATES = "prompt_embeddings", "A_log"
+ANGLES = "oft_R"  #: module of peft that holds what is above the diagonals of skew-symmetric blocks
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -64,7 +65,7 @@ def parameter_groups(
             path, _, leaf = name.rpartition(".")
             by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
             table = next((role for start, role in tables.items() if name.startswith(start)), None)
-            kernel = isinstance(model.get_submodule(path), CONVOLUTIONS)
+            kernel = isinstance(model.get_submodule(path), CONVOLUTIONS) or ANGLES in path.split(".")
             table = "embedding" if leaf == VIRTUAL else table
             role = table or ("kernel" if kernel else "query_key" if by_head else "matrix")
             # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.

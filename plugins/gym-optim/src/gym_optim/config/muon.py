@@ -21,7 +21,7 @@ class Muon(AdamOptions, PerParameter, WholeParameters):
 
     W, G, M and X are m x n, turned so that m <= n for the five Newton-Schulz steps; |X| is the Frobenius norm, at least 1e-7,
     mu is `momentum`. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases and single rows or
-    columns get AdamW at the same eta, with `beta1`, `beta2` and `epsilon`.
+    columns get AdamW at the same eta, and so do kernels and the angles of OFT, with `beta1`, `beta2` and `epsilon`.
 
     State: 4 m n bytes for a matrix m x n; 8 a number of everything else.
 
