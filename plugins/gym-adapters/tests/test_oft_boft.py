@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gym_adapters_families import own_way
 from peft.tuners.oft.layer import OFTRotationModule
 from transformers import AutoModelForCausalLM
 
@@ -124,3 +125,18 @@ def test_a_turned_head_is_merged_without_the_embeddings(bench: Any, tmp_path: Pa
     merged.save_pretrained(tmp_path / "merged")
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(bench.logits(saved), bench.logits(adapted.model), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [OFT(block_size=8), OFT(block_size=8, exact=True), BOFT(block_size=4)])
+def test_layers_whose_inputs_have_a_dimension_for_heads_are_rotated_too(options: OFT | BOFT) -> None:
+    """The latents of DeepSeek-V3 come as [batch, 1, tokens, width], which peft takes for an image."""
+    adapted = options.build(model=own_way("deepseek_v3"), seed=0)
+    for name, weight in adapted.model.named_parameters():
+        if weight.requires_grad and "boft_s" not in name:
+            torch.nn.init.normal_(weight, std=0.05, generator=torch.Generator().manual_seed(0))
+    tokens = torch.arange(24).view(2, 12)
+    adapted.model(input_ids=tokens, labels=tokens).loss.backward()
+    weights = [weight for weight in adapted.model.parameters() if weight.requires_grad]
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in weights)
+    found = adapted.model(input_ids=tokens).logits
+    torch.testing.assert_close(adapted.merged()(input_ids=tokens).logits, found, rtol=1e-3, atol=1e-3)

@@ -25,7 +25,7 @@ class OFT(PeftOptions):
     Code: peft's, which is right in what it computes.
 
     Differs: peft's dropout of blocks is never applied, so there is no such option; a block size that does not fit, which it
-    replaces unsaid, is refused.
+    replaces unsaid, is refused. Inputs with a dimension for heads, as in DeepSeek-V3, which it takes for images, are rotated.
 
     On the disk: the numbers by peft's names, and which kind of rotation they are for, since the two turn in opposite
     directions; peft loads both. Merges, as W R^T; left out, it leaves the base, so the base is its own reference.

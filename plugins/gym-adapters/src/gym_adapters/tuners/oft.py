@@ -2,12 +2,14 @@
 
 peft is right in what it computes. It is not asked for what it leaves out or changes unsaid: its `module_dropout` is never
 applied, a block size that does not fit is replaced by another, and its exact rotations turn the other way than its series, so
-that an adapter of the one kind cannot be read as the other (which `exact`, saved with it, keeps apart).
+that an adapter of the one kind cannot be read as the other (which `exact`, saved with it, keeps apart). Inputs of four
+dimensions, as layers of latent attention have them, it takes for those of convolutions: they are rotated as rows.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import OFTConfig, PeftConfig
@@ -20,6 +22,7 @@ from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import split, within
 from gym_core import Artifact, GymError
 from gym_torch.console import warn
+from gym_torch.patched_forward import surround
 
 ENOUGH = 1e-3  #: largest entry of R^T R - I at which angles count as kept
 
@@ -46,6 +49,9 @@ class OFTAdapter(PeftAdapter[OFT]):
                     fix="name a number that divides the inputs of every adapted layer, or fewer `target_modules`",
                 )
         super().__init__(config, model, seed)
+        for module in self.model.modules():
+            if isinstance(module, OFTRotationModule):
+                surround(module, _by_row)
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:
         """Return the options of OFTv2."""
@@ -75,6 +81,12 @@ class OFTAdapter(PeftAdapter[OFT]):
         if error > ENOUGH:
             warn(f"the rotations are off by {error:.1g}: set `exact: true` in `adapter`, or a smaller learning rate")
         return super().save(path, base, exact)
+
+
+def _by_row(module: Any, inputs: Tensor) -> Tensor:
+    """Rotate inputs `[..., in]`, of however many dimensions."""
+    rotated: Tensor = module.whole_forward(inputs.flatten(0, -2))
+    return rotated.view(inputs.shape)
 
 
 def _error(weight: Tensor, size: int) -> Tensor:
