@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gguf import GGUFReader
 
 from gym_core import Artifact, GymError
@@ -80,7 +81,7 @@ def test_a_file_by_importances_keeps_outputs_closer(model_path: Path, tmp_path: 
     columns = importance.read(made["by"])
     with Source(artifact) as source:
         places = GGUF().build().format.places(source)
-        weights = dict(source.plain().weights)
+        weights = dict(source.plain(torch.float32).weights)
     for name, path in made.items():
         tensors = {tensor.name: tensor for tensor in GGUFReader(path / "model.gguf").tensors}
         for weight, place in places.items():

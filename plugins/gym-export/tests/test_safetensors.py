@@ -17,12 +17,14 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from gym_adapters.lora_checkpoint import read_lora
 from gym_core import Artifact, BusyError, GymError, PluginError
 from gym_core.outputlock import OutputLock
-from gym_export import CertifiedExporter, SafetensorsExporter, TorchScript
+from gym_export import GGUF, CertifiedExporter, SafetensorsExporter, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.safetensors import Safetensors
 from gym_export.source import Source
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.model.adapted import Full, Plain
 from gym_torch.model_files import INDEX
 
@@ -208,24 +210,54 @@ def umask() -> int:
     return found
 
 
-@pytest.mark.parametrize(
-    "exporter", [SafetensorsExporter(dtype="fp32"), TorchScript()], ids=lambda each: type(each).__name__
-)
-def test_in_fp32_an_adapter_over_a_base_in_bf16_is_not_rounded_to_that(
-    artifact: Artifact, tmp_path: Path, exporter: CertifiedExporter
-) -> None:
-    """Else what is written is off by what bf16 rounds, and is refused."""
+@pytest.fixture(scope="module")
+def over_bf16(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """A LoRA over a base in bf16."""
     from gym_adapters import LoRA
     from gym_torch.model.adapted import build_adapter
     from gym_torch.model.mapped_weights import load
 
-    base = tmp_path / "base"
-    AutoModelForCausalLM.from_pretrained(artifact.path, dtype=torch.bfloat16).save_pretrained(base)
+    place = tmp_path_factory.mktemp("over-bf16")
+    base = place / "base"
+    AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(base)
+    copy_tokenizer(model_path, base)
     tuned = build_adapter(LoRA(rank=2), load(base))
     torch.manual_seed(0)
-    tuned.load({name: torch.randn_like(weight) for name, weight in tuned.state().items()})
-    written = exporter.build().export(tuned.save(tmp_path / "adapter", str(base)), tmp_path / "export")
+    tuned.load({name: 0.1 * torch.randn_like(weight) for name, weight in tuned.state().items()})
+    return tuned.save(place / "adapter", str(base))
+
+
+@pytest.mark.parametrize(
+    "exporter", [SafetensorsExporter(dtype="fp32"), TorchScript()], ids=lambda each: type(each).__name__
+)
+def test_in_fp32_an_adapter_over_a_base_in_bf16_is_not_rounded_to_that(
+    over_bf16: Artifact, tmp_path: Path, exporter: CertifiedExporter
+) -> None:
+    """Else what is written is off by what bf16 rounds, and is refused."""
+    written = exporter.build().export(over_bf16, tmp_path / "export")
     assert json.loads((written / "certificate.json").read_text())["relative_difference"] < 1e-5
+
+
+FINER = {
+    "fp16": (SafetensorsExporter(dtype="fp16"), 2**-11),
+    "gguf f32": (GGUF(type="f32", runtime="gguf"), 1e-5),
+    "gguf f16": (GGUF(type="f16", runtime="gguf"), 2**-11),
+}
+
+
+@pytest.mark.parametrize("kind", FINER)
+def test_what_holds_more_digits_than_the_base_is_rounded_once(over_bf16: Artifact, tmp_path: Path, kind: str) -> None:
+    """A sum of a base in bf16 and an adapter that is written in fp16 is not rounded to bf16 on the way."""
+    exporter, bound = FINER[kind]
+    certified = exporter.build()
+    found = certified.reload(certified.export(over_bf16, tmp_path / "export"))
+    base = load_file(Path(over_bf16.base) / "model.safetensors")
+    adapter, scaling = load_file(over_bf16.path / "adapter_model.safetensors"), read_lora(over_bf16.path).scaling
+    name = "model.layers.0.mlp.up_proj"
+    pair = [adapter[f"base_model.model.{name}.lora_{half}.weight"].double() for half in "BA"]
+    wanted = base[f"{name}.weight"].double() + scaling * pair[0] @ pair[1]
+    off = torch.tensor(found[f"{name}.weight"], dtype=torch.float64) - wanted
+    assert float((off.abs() / wanted.abs().clamp(min=1e-3)).max()) <= 1.01 * bound
 
 
 def test_weights_in_fp32_of_a_run_in_bf16_are_exported_in_bf16(model_path: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gym_core import Artifact, GymError
 from gym_export.bounded_rendering import rendered
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
-from gym_torch.checkpoints.open_artifact import Opened, open_artifact, opened, plain_model
+from gym_torch.checkpoints.open_artifact import Opened, opened, plain_model
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.model.adapted import Plain, skeleton, stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of
@@ -94,18 +94,26 @@ class Source:
         """The precision that the model is stored in."""
         return stored_dtype(self.model, self.artifact)
 
-    def plain(self) -> Plain:
-        """Return one plain model, its weights by their names in files of transformers, one after another."""
-        return plain_model(self.artifact)
+    def plain(self, dtype: torch.dtype) -> Plain:
+        """Return one plain model for a format of this precision, its weights by their names in files of transformers.
 
-    def unrounded(self) -> Plain:
-        """Return it for formats in fp32: what an adapter changes is not rounded to the precision that its base is stored in.
-
-        The base of such an adapter is then in memory in fp32. Raises what `opened` does.
+        They come one after another. What an adapter changes is rounded once: see `adding_in`.
         """
-        if self.artifact.kind != "adapter" or self.model.dtype == torch.float32:
-            return self.whole.plain()
-        return Opened(open_artifact(self.artifact, torch.float32), self.task, self.whole.head).plain()
+        return plain_model(self.artifact, self.adding_in(dtype))
+
+    def merged(self, dtype: torch.dtype) -> Plain:
+        """Return the same by the names that weights have in the model. Raises what `opened` does."""
+        adding = self.adding_in(dtype)
+        whole = self.whole if adding == "auto" else opened(self.artifact, adding)
+        return whole.plain()
+
+    def adding_in(self, dtype: torch.dtype) -> torch.dtype | str:
+        """Return the precision to add in what an adapter changes: fp32 where the format holds other digits than the base.
+
+        The base is then in memory in fp32; else, by `auto`, it is mapped in the precision of its files.
+        """
+        rounded = self.artifact.kind == "adapter" and dtype != self.dtype and self.model.dtype != torch.float32
+        return torch.float32 if rounded else "auto"
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -94,7 +94,7 @@ class Cached(nn.Module):
 
 def wrapped(source: Source) -> Cached:
     """Return the model of a source, merged, in fp32, ready to be traced."""
-    plain = source.unrounded()
+    plain = source.merged(torch.float32)
     config = plain.config
     model = assembled(plain, built(config, source.task)).float()  # type: ignore[arg-type]
     model.set_attn_implementation("eager")

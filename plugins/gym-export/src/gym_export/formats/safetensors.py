@@ -39,7 +39,7 @@ class Safetensors(Format):
     def write(self, source: Source, into: Path) -> Mapping[str, Any]:
         """Write configuration, weights and tokenizer; return a hash of each weight."""
         whole, dtype = source.whole, self._dtype(source)
-        plain = source.unrounded() if dtype == torch.float32 else whole.plain()
+        plain = source.merged(dtype)
         model = whole.adapted.model
         empty = skeleton(plain.config, built(plain.config, whole.task)).to(dtype)
         if self.config.dtype == "keep" and model.dtype == dtype != torch.float32:

@@ -62,8 +62,8 @@ def to_export(artifact: Artifact) -> Artifact:
     return Artifact(**{**before, "path": path})
 
 
-def opened(artifact: Artifact) -> Opened:
-    """Open what a run made with all that belongs to it, in the precision of its files, mapped.
+def opened(artifact: Artifact, dtype: torch.dtype | str = "auto") -> Opened:
+    """Open what a run made with all that belongs to it, by default in the precision of its files, mapped.
 
     Raises what `open_artifact` does, and GymError where it is for a task that nobody knows, or its head is missing.
     """
@@ -71,7 +71,7 @@ def opened(artifact: Artifact) -> Opened:
     if artifact.kind == "model" and task.scores and task_of(task_in(artifact.path)).scores:
         return _classifier(artifact, task)
     head = ScalarHead.read(artifact.path) if task.scores else None
-    return Opened(open_artifact(artifact, "auto"), task, head)
+    return Opened(open_artifact(artifact, dtype), task, head)
 
 
 def _classifier(artifact: Artifact, task: Task) -> Opened:
@@ -143,15 +143,17 @@ def open_artifact(
     return adapted
 
 
-def plain_model(artifact: Artifact) -> Plain:
+def plain_model(artifact: Artifact, dtype: torch.dtype | str = "auto") -> Plain:
     """Return the plain model that an artifact stands for, its weights by their names in files of transformers.
+
+    What an adapter changes is added in `dtype`; by default in the precision of the files of its base.
 
     An adapter is merged on the way, one layer at a time, and what was asked for is not kept: memory is that of the largest
     layer. This is what an exporter to another format is made of. Of a quantized model it is what was trained (`to_export`).
 
     Raises what `open_artifact` does, and GymError where the adapter cannot be merged or transformers has no such model.
     """
-    whole = opened(to_export(artifact))
+    whole = opened(to_export(artifact), dtype)
     plain = whole.plain()
     model = skeleton(plain.config, built(plain.config, whole.task))
     plain.config.architectures = [type(model).__name__]

@@ -21,6 +21,7 @@ from gym_export.formats.gguf.numbers import type_for
 from gym_export.formats.gguf.vocabulary import Vocabulary, vocabulary_of
 from gym_export.source import Source
 from gym_torch.model import fingerprint
+from gym_torch.model.adapted import Plain
 
 FILE = "model.gguf"
 
@@ -80,7 +81,7 @@ class GGUFFormat(Format):
         file = into / (FILE if wanted == self.config.type else f".{FILE}.f32")
         name = source.base.name if source.artifact.kind == "model" else source.artifact.base
         tensors = writing.lay_out(file, config, Path(name).name, found, self._words(source), places.values(), wanted)
-        writing.put(file, source.plain().weights, places, tensors, config, found, where)
+        writing.put(file, self._merged(source).weights, places, tensors, config, found, where)
         if wanted != self.config.type:
             texts = self.config.imatrix
             importances = importance.measured(source, places, texts) if texts is not None else {}
@@ -104,7 +105,7 @@ class GGUFFormat(Format):
             | {"runtime": runtime}
             | reading.compare_weights(
                 reader,
-                source,
+                self._merged(source),
                 self.places(source),
                 source.config,
                 self._architecture(source),
@@ -134,6 +135,10 @@ class GGUFFormat(Format):
 
     def _answers(self) -> bool:
         return self.config.runtime != "gguf" and llama_cpp.installed()
+
+    def _merged(self, source: Source) -> Plain:
+        """Return the weights that are rounded to the type: once, so in fp32 but for bf16 over a base in bf16."""
+        return source.plain(torch.bfloat16 if self.config.type == "bf16" else torch.float32)
 
     def _first(self) -> str:
         """Return the type that is written here; k-quants are made of fp32."""

@@ -16,7 +16,7 @@ from gym_export.formats.gguf.names import Place
 from gym_export.formats.gguf.numbers import Array, decoded, farthest, relative
 from gym_export.formats.gguf.vocabulary import NO_MERGES, NO_VOCABULARY, Vocabulary
 from gym_export.formats.gguf.writing import FACTORS
-from gym_export.source import Source
+from gym_torch.model.adapted import Plain
 
 
 def opened(file: Path) -> Any:
@@ -59,7 +59,7 @@ def compare_vocabulary(reader: Any, words: Vocabulary | None, where: str) -> dic
 
 def compare_weights(
     reader: Any,
-    source: Source,
+    plain: Plain,
     places: Mapping[str, Place],
     config: Any,
     found: Architecture,
@@ -79,7 +79,7 @@ def compare_weights(
     if strange:
         raise GymError(f"{min(strange)} is missing in it, or has no place there", where=where, fix="report it")
     worst, apart, size, outputs, kinds = 0.0, 0.0, 0.0, 0.0, dict[str, int]()
-    for name, weight in source.plain().weights:
+    for name, weight in plain.weights:
         place = places[name]
         tensor = tensors[place.tensor]
         wanted = architectures.permutation(found, name, config)(weight.detach().float().cpu().numpy())
