@@ -161,6 +161,22 @@ def test_unknown_name_gets_the_nearest_one(install):
         find("algorithms", "ones")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("gpro", "grpo"),
+        ("adam", "adamw"),
+        ("GRPO", "grpo"),
+        ("Early-Stopping", "early_stopping"),
+        ("val", "validate"),
+        ("x", ""),
+    ],
+)
+def test_the_nearest_name_has_the_same_letters_or_begins_alike(typed, meant):
+    known = ["gspo", "badam", "adamw", "grpo", "early_stopping", "validate"]
+    assert discovery.nearest(typed, known) == discovery.nearest(typed, known[::-1]) == meant
+
+
 def test_the_right_name_of_another_distribution_is_told(install):
     install("gym-one", {"one": ONE}, POINTS)
     with pytest.raises(PluginError, match="write `gym-one/one`"):

@@ -6,13 +6,12 @@ The name of an entry point of the group `gym.dialects` is a key that only files 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from gym_core.component import Config
-from gym_core.discovery import catalogue, entries, installed
+from gym_core.discovery import catalogue, entries, installed, nearest
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
 from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, normalise
@@ -124,8 +123,8 @@ def _homeless(key: str, found: Findings, known: Iterable[str]) -> Problem:
     Such an entry point refers to a function `advise(key) -> (why, what to do)`, or None for an unknown key.
     """
     why, fix = "unknown key", "see `gym schema` for every key"
-    if near := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
-        fix = f"did you mean `{near[0]}`?"
+    if near := nearest(key, known, cutoff=0.75):
+        fix = f"did you mean `{near}`?"
     for entry in entries("advice") if not near else ():
         with suppress(PluginError):
             why, fix = load(entry)(key) or (why, fix)

@@ -75,13 +75,21 @@ def ambiguous() -> list[list[Entry]]:
     return [group for key in sorted(several) if len(group := named(*key)) > 1]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most similar to this one or begins with it, else ""; compares the first thousand."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most similar to this one or begins with it, else ""; compares the first thousand.
+
+    Case and hyphens do not count. Of similar names, one of the same letters comes first, then one that begins with it.
+    """
     import difflib  # listing does not pay for it
 
-    some = list(islice(known, 1000))
-    longer = [each for each in some if len(name) > 2 and each.startswith(name)]
-    return next(iter(difflib.get_close_matches(name, some, n=1) or longer), "")
+    def plain(word: str) -> str:
+        return word.casefold().replace("-", "_")
+
+    asked, some = plain(name), {plain(each): each for each in islice(known, 1000)}
+    close = difflib.get_close_matches(asked, some, n=10, cutoff=cutoff)
+    close.sort(key=lambda each: (sorted(each) != sorted(asked), not each.startswith(asked)))
+    longer = [each for each in some if len(asked) > 2 and each.startswith(asked)]
+    return next((some[each] for each in close or longer), "")
 
 
 @cache

@@ -132,6 +132,8 @@ def test_a_name_is_looked_up_in_the_registry_then_as_a_path(tmp_path):
     opened = Named(path="mine", directory=str(tmp_path)).build()
     assert (opened.format.prompt, opened.format.query, opened.samples) == ("q", None, 2)
     assert list(Named(path="rows.jsonl", directory=str(tmp_path)).build().rows()) == [{"q": "one", "a": "two"}]
+    with pytest.raises(DataError, match=f"did you mean `{tmp_path / 'rows.jsonl'}`"):
+        Named(path=str(tmp_path / "row.jsonl")).build()
     with pytest.raises(DataError, match="did you mean `mine`"):
         Named(path="mime", directory=str(tmp_path)).build()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from gym_core import DataError
+from gym_core.discovery import nearest
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
 from gym_data.sources.config import File, Hub
@@ -83,14 +83,21 @@ def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, 
             return File(path=str(path)), None, None
     if HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS:
         return Hub(path=name), None, None
-    near = difflib.get_close_matches(name, registry, n=1)
+    near = nearest(name, registry) or _similar_file(Path(name).expanduser())
     have = f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}"
     none = f"name a file, or in `data.dataset_dir` the folder of a {REGISTRY}: there is none in `{directory}`"
     raise DataError(
         "no dataset, file or Hub id of that name",
         where=name,
-        fix=f"did you mean `{near[0]}`?" if near else have if registry else none,
+        fix=f"did you mean `{near}`?" if near else have if registry else none,
     )
+
+
+def _similar_file(path: Path) -> str:
+    """Return the file of rows beside this path whose name is nearest, or ""."""
+    rows = (each.name for each in sorted(path.parent.glob("*")) if each.suffix.lower() in READERS)
+    near = nearest(path.name, rows)
+    return str(path.with_name(near)) if near else ""
 
 
 def read_registry(directory: Path) -> dict[str, Any]:
@@ -114,12 +121,12 @@ def _registered(name: str, raw: Any, directory: Path) -> tuple[File | Hub, Forma
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        near = difflib.get_close_matches(key.rpartition(".")[2], Columns.model_fields, n=1)
+        near = nearest(key.rpartition(".")[2], Columns.model_fields)
         raise DataError(
             "unknown key" if first["type"] == "extra_forbidden" else first["msg"],
             where=where,
             key=key,
-            fix=f"did you mean `{near[0]}`?" if near else "",
+            fix=f"did you mean `{near}`?" if near else "",
         ) from None
     format = format_of(info, where)
     if info.hf_hub_url:
