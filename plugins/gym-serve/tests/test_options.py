@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import click.testing
 import pytest
 from pydantic import ValidationError
 
@@ -12,7 +14,7 @@ from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.command import ApiServing
 from gym_serve.api.fields import SamplingBody
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import read
+from gym_serve.options import OptionsCommand, read
 
 
 def test_models_are_asked_for_by_the_last_part_of_their_path():
@@ -28,6 +30,17 @@ def test_adapters_are_of_the_first_model():
     first, second = found.sources()
     assert dict(first.adapters) == {"bob": "runs/bob"} and not second.adapters
     assert found.limits().max_batch == 3 and found.port == 1
+
+
+@pytest.mark.parametrize("options", [ApiServing, AnswerOptions])
+def test_help_lists_every_option_with_a_default_that_can_be_typed(options):
+    told = (
+        click.testing.CliRunner().invoke(OptionsCommand("ask", options=options), ["--help"], terminal_width=80).output
+    )
+    listed = dict(re.findall(r"^  (\w+)=?(\S*)", told.partition("KEY=VALUE:\n")[2], re.MULTILINE))
+    assert listed.keys() == options.model_fields.keys() - {"models"} and max(map(len, told.splitlines())) <= 80
+    typed = [f"{name}={value}" for name, value in listed.items() if value]
+    assert len(typed) > 5 and read(options, ["a", *typed], {}) == read(options, ["a"], {})
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,10 @@ def cache(context: click.Context, as_json: bool) -> None:
 @cache.command()
 @click.option("--to", metavar="SIZE", help="Bytes that may stay, such as 5GB; by default $GYM_CACHE_SIZE.")
 def prune(to: str | None) -> None:
-    """Remove what killed runs left, and the least recently used until the rest is small enough."""
+    """Remove what was not used for longest.
+
+    What killed runs left goes first, then the least recently used until the rest is small enough.
+    """
     from gym_data import cache_eviction
 
     _make_room(cache_eviction.size_of(to, "--to") if to else cache_eviction.limit())
@@ -73,7 +76,7 @@ def prune(to: str | None) -> None:
 
 @cache.command()
 def clear() -> None:
-    """Remove all that the token cache holds; runs make again what they need."""
+    """Remove all; runs make again what they need."""
     _make_room(0)
 
 

@@ -47,7 +47,7 @@ def personalize(
 ) -> None:
     """Train the adapters of all users together over one base; the same command again goes on where it stopped.
 
-    RECIPE is that of any run whose `data` names no `sources`: those are each user's own. Exit code 1 where a user failed.
+    RECIPE is that of any run; the file of each user takes the place of its `data.sources`. Exit code 1 where a user failed.
     """
     from gym_personalization.trainer import PersonalizedTrainer  # torch takes its time
 

@@ -60,8 +60,8 @@ class PersonalizedTrainer:
             config: the quantizer that compresses each variant, such as `BitDeltaConfig(bits=1)`; with None what was trained is
                 the variant, and variants are not answered in one batch.
             output: folder of all variants, which is the store that `gym variants` looks at.
-            recipe: further sections of a recipe, such as `adapter`, `algorithm` or `train`, and `data` without `sources`. Without
-                an `algorithm` a user's rows say whether it is `sft` or `dpo`.
+            recipe: further sections of a recipe, such as `adapter`, `algorithm` or `train`; what users bring takes the place of
+                `data.sources`. Without an `algorithm` a user's rows say whether it is `sft` or `dpo`.
             users_at_once: most users in training at a time; memory grows with them.
             tokens_at_once: most tokens in one pass through the model; by default what suits the device.
 

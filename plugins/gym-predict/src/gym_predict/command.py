@@ -14,13 +14,13 @@ import click
 from gym_core.errors import FAILED, DataError
 from gym_core.files import write_atomically
 from gym_predict.options import RUNNING, PredictOptions
-from gym_serve.options import described
+from gym_serve.options import OptionsCommand
 
 PREDICTIONS, RESULTS, ALL = "generated_predictions.jsonl", "predict_results.json", "all_results.json"
 BETWEEN = "predictions"  #: folder of what is done so far
 
 
-@click.command(epilog=described(PredictOptions))
+@click.command(cls=OptionsCommand, options=PredictOptions)
 @click.argument("given", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

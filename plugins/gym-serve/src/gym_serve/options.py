@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import click
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from gym_core import sections
@@ -143,10 +144,29 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     return found
 
 
-def described(cls: type[Config]) -> str:
-    """Return the options of a command for its help, each with what it means."""
-    rows = [f"{name}: {field.description}" for name, field in cls.model_fields.items() if name != MODEL]
-    return "\b\nKEY=VALUE:\n" + "\n".join(f"  {row}" for row in rows)
+class OptionsCommand(click.Command):
+    """A command whose help lists the options of a config class, each with its default and what it means."""
+
+    def __init__(self, *arguments: Any, options: type[Config], **further: Any) -> None:
+        """Take what any command takes, and the class."""
+        super().__init__(*arguments, **further)
+        self.options = options
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list."""
+        fields = ((name, field) for name, field in self.options.model_fields.items() if name != MODEL)
+        with formatter.section("KEY=VALUE"):
+            formatter.write_dl([(name + _default(field.default), field.description or "") for name, field in fields])
+
+
+def _default(value: Any) -> str:
+    """Return a default as it is typed, behind `=`; nothing where none says anything."""
+    if value in (None, "") or isinstance(value, Mapping | tuple):
+        return ""
+    if isinstance(value, bool):
+        return f"={value}".lower()
+    whole = isinstance(value, int) and value and value % 2**20 == 0
+    return f"={value >> 20}MiB" if whole else f"={value:g}" if isinstance(value, float) else f"={value}"
 
 
 def report(findings: Findings) -> None:

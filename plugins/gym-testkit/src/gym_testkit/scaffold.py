@@ -35,8 +35,8 @@ WITHOUT = {
 }
 
 
-@click.command("new-plugin")
-@click.argument("kind", type=click.Choice(KINDS))
+@click.command("new-plugin", epilog=f"KIND is one of: {', '.join(KINDS)}.")
+@click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
 @click.argument("name")
 @click.option(
     "--into",

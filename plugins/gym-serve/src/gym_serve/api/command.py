@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import ServingOptions, described, read
+from gym_serve.options import OptionsCommand, ServingOptions, read
 
 
 class ApiServing(ServingOptions, ApiOptions):
     """The options of `gym api`."""
 
 
-@click.command(epilog=described(ApiServing))
+@click.command(cls=OptionsCommand, options=ApiServing)
 @click.argument("words", nargs=-1, required=True, metavar="MODEL... [KEY=VALUE]...")
 @click.option("--host", help="Address to listen on; by default this machine alone.")
 @click.option("--port", type=int, help="Port to listen on; default 8000.")

@@ -13,7 +13,7 @@ import click
 from gym_core.errors import RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import described, read
+from gym_serve.options import OptionsCommand, read
 
 
 class ChatOptions(AnswerOptions):
@@ -23,7 +23,7 @@ class ChatOptions(AnswerOptions):
     """JSON file with a list of tools, as OpenAI's API has them."""
 
 
-@click.command(epilog=described(ChatOptions))
+@click.command(cls=OptionsCommand, options=ChatOptions)
 @click.argument("words", nargs=-1, required=True, metavar="MODEL... [KEY=VALUE]...")
 @click.option("--system", help="What the model is told first.")
 def chat(words: tuple[str, ...], system: str | None) -> None:
