@@ -20,8 +20,12 @@ GLOSSARY = yaml.safe_load((Path(__file__).parents[1] / "docs/glossary.yaml").rea
 ALGORITHMS: dict[str, type[TorchAlgorithm]] = {
     entry.name: kind for entry in entries("algorithms") if issubclass(kind := load(entry), TorchAlgorithm)
 }
-#: One algorithm for each objective, which decides what is logged.
-KINDS = sorted({kind.objective: name for name, kind in sorted(ALGORITHMS.items(), reverse=True)}.values())
+#: One algorithm for each objective and baseline, which decide what is logged.
+SHAPES = {
+    (kind.objective, getattr(kind, "greedy_baseline", False)): name
+    for name, kind in sorted(ALGORITHMS.items(), reverse=True)
+}
+KINDS = sorted(SHAPES.values())
 ROLLOUTS = {"max_new_tokens": 4, "group_size": 2, "max_resample": 1, "on_error": "mask", "beta": 0.1}
 ROLLOUTS |= {"off_policy_mask_threshold": 0.1}
 JUDGE = """
