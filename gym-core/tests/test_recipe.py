@@ -192,6 +192,21 @@ def test_a_key_of_a_component_without_options_names_it(toys, tmp_path):
     assert (key, fix) == ("distributed.processes", "Alone has no options")
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("gradient_accumulation_steps", "accumulate"),
+        ("warmup_steps", "warmup"),
+        ("lr", "learning_rate"),
+        ("epoch", "epochs"),
+    ],
+)
+def test_a_name_of_other_software_is_answered_with_ours(toys, tmp_path, key, meant):
+    for text in (f"{key}: 3\n", f"train: {{{key}: 3}}\n"):
+        [(_, _, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\n{text}")
+        assert (why, fix) == ("unknown key", f"did you mean `{meant}`?")
+
+
 @pytest.mark.parametrize("value", ["lora", "null", ""])
 def test_misspelt_top_level_key(toys, tmp_path, value):
     [(where, key, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\nadaptor: {value}\n")

@@ -14,7 +14,7 @@ from gym_core.component import Config
 from gym_core.discovery import catalogue, entries, installed, nearest
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
-from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, normalise
+from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, named_elsewhere, normalise
 from gym_core.train import Train
 
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
@@ -95,7 +95,7 @@ def fill_own(
         elif key in known:
             left.append(key)
         else:
-            found.problems.append(_homeless(key, found, {*SECTIONS, *known}))
+            found.problems.append(_homeless(key, found, [*SECTIONS, *known], classes.values()))
     return left
 
 
@@ -117,14 +117,11 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
     return mapping
 
 
-def _homeless(key: str, found: Findings, known: Iterable[str]) -> Problem:
-    """Explain a key that no selected component has: misspelt, or explained by a plugin of the group `gym.advice`.
-
-    Such an entry point refers to a function `advise(key) -> (why, what to do)`, or None for an unknown key.
-    """
-    why, fix = "unknown key", "see `gym schema` for every key"
-    if near := nearest(key, known, cutoff=0.75):
-        fix = f"did you mean `{near}`?"
+def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable[type[Config]]) -> Problem:
+    """Explain a key that no selected component has. `gym.advice` leads to `advise(key) -> (why, what to do) or None`."""
+    near = nearest(key, known, cutoff=0.75) or named_elsewhere(key, classes)
+    option = near or nearest(key, (name for cls in classes for name in cls.model_fields), cutoff=0.75)
+    why, fix = "unknown key", f"did you mean `{option}`?" if option else "see `gym schema` for every key"
     for entry in entries("advice") if not near else ():
         with suppress(PluginError):
             why, fix = load(entry)(key) or (why, fix)

@@ -76,20 +76,14 @@ def ambiguous() -> list[list[Entry]]:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name that is most similar to this one or begins with it, else ""; compares the first thousand.
+    """Return the most similar of the first thousand known names, or one that begins with this one, else ""; case is nothing."""
+    from difflib import get_close_matches  # listing does not pay for it
 
-    Case and hyphens do not count. Of similar names, one of the same letters comes first, then one that begins with it.
-    """
-    import difflib  # listing does not pay for it
-
-    def plain(word: str) -> str:
-        return word.casefold().replace("-", "_")
-
-    asked, some = plain(name), {plain(each): each for each in islice(known, 1000)}
-    close = difflib.get_close_matches(asked, some, n=10, cutoff=cutoff)
-    close.sort(key=lambda each: (sorted(each) != sorted(asked), not each.startswith(asked)))
+    asked = name.casefold().replace("-", "_")
+    some = {each.casefold().replace("-", "_"): each for each in islice(known, 1000)}
     longer = [each for each in some if len(asked) > 2 and each.startswith(asked)]
-    return next((some[each] for each in close or longer), "")
+    close = get_close_matches(asked, some, 10, cutoff) or longer
+    return some[min(close, key=lambda each: (sorted(each) != sorted(asked), each not in longer))] if close else ""
 
 
 @cache

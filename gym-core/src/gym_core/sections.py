@@ -5,7 +5,8 @@ It reads no files and knows no dialect. All problems of a recipe are collected b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -191,14 +192,20 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
         return None
 
 
+def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
+    """Return the option that other software has under this name, as its docstring says: "`num_generations` in TRL"; else ""."""
+    said = {name: field.description or "" for cls in classes for name, field in cls.model_fields.items()}
+    return next((name for name in said if re.search(rf"`{re.escape(key)}`(, `\w+`)* in\s", said[name])), "")
+
+
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
     """Turn errors of pydantic into problems with file, line, key and advice."""
     wrong: dict[Path, dict[str, str]] = {}  # where, why, and what was given
     for item in error.errors(include_url=False, include_context=False, include_input=True):
         location = (*path, *_keys(item["loc"], raw))
         if item["type"] == "extra_forbidden":
-            known = list(cls.model_fields) if cls else []
-            near = nearest(str(item["loc"][-1]), known)
+            known, key = list(cls.model_fields) if cls else [], str(item["loc"][-1])
+            near = named_elsewhere(key, [cls] if cls else []) or nearest(key, known)
             what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
             found.add(location, "unknown key", f"did you mean `{near}`?" if near else what)
         elif item["type"] == "missing":

@@ -15,19 +15,19 @@ class Train(Config):
     """How long to train, on how much at a time, and what to write down on the way."""
 
     epochs: Annotated[float, Field(gt=0)] = 1.0
-    """Passes over the data; may be a fraction."""
+    """Passes over the data; may be a fraction (`num_train_epochs` in transformers)."""
     max_steps: PositiveInt | None = None
     """Optimizer steps after which to stop, whatever `epochs` says."""
     batch_size: Count = 8
-    """Sequences in one forward pass of one process."""
+    """Sequences in one forward pass of one process (`per_device_train_batch_size` in transformers)."""
     batch_tokens: Count | Literal["auto"] | None = None
     """Tokens in one forward pass of one process, padding included; replaces `batch_size`. `auto`: as many as fit."""
     accumulate: Count = 1
-    """Forward passes in one optimizer step, over all processes together: a step is the same however many work on it."""
+    """Forward passes in one optimizer step, of all processes together (`gradient_accumulation_steps` in transformers: of one)."""
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
-    """Peak learning rate."""
+    """Peak learning rate (`lr` in torch)."""
     warmup: PositiveInt | Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Warm-up: a share of all steps when below 1, rounded up; else a number of steps."""
+    """Warm-up: a share of all steps below 1, rounded up; else so many steps (`warmup_ratio`, `warmup_steps` in transformers)."""
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -40,13 +40,13 @@ class Train(Config):
     shuffle: bool = True
     """Whether samples come in a random order, another one each epoch."""
     log_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 10
-    """Optimizer steps between two lines of `metrics.jsonl`; a share of all steps when below 1."""
+    """Optimizer steps between two lines of `metrics.jsonl`; a share of all when below 1 (`logging_steps` in transformers)."""
     eval_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Optimizer steps between two evaluations on the validation split, or a share of all; without it, once at the end."""
+    """Optimizer steps between two evaluations, or a share of all; without it, one at the end (`eval_steps` in transformers)."""
     save_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 500
-    """Optimizer steps between two checkpoints; a share of all steps when below 1."""
+    """Optimizer steps between two checkpoints; a share of all steps when below 1 (`save_steps` in transformers)."""
     keep_last: PositiveInt = 2
-    """Checkpoints kept; an older one goes only after the newest was verified."""
+    """Checkpoints kept; an older one goes only after the newest was verified (`save_total_limit` in transformers)."""
     keep_best: bool = False
     """Whether to write and keep a checkpoint at the best evaluation too; needs `eval_every` and a validation split."""
     load_best_model_at_end: bool = False

@@ -52,7 +52,7 @@ class DatasetConfig(Data):
     variables: dict[str, str] = {}
     """What `{{name}}` in a row becomes; a name that is not here stays as it is."""
     cutoff: PositiveInt = 2048
-    """Most tokens of one example, and the size of a block of plain text."""
+    """Most tokens of one example, and the size of a block of plain text (`max_length` in TRL, `sequence_len` in axolotl)."""
     overlong: Literal["truncate", "drop"] = "truncate"
     """What happens to an example of more tokens than `cutoff`: its end is cut off, or it is left out."""
     max_samples: PositiveInt | None = None

@@ -56,9 +56,10 @@ class RankOptions(PeftOptions):
     """The options that every low-rank update has."""
 
     rank: PositiveInt = 8
-    """Rank of the update."""
+    """Rank of the update (`r` in peft)."""
     alpha: PositiveFloat | None = None
-    """LoRA alpha: the update is scaled by alpha / rank; without it alpha is twice the rank."""
+    """LoRA alpha: the update is scaled by alpha / rank; without it alpha is twice the rank
+    (`lora_alpha` in peft)."""
 
     @property
     def scaled_by(self) -> float:
@@ -70,7 +71,7 @@ class LowRankOptions(RankOptions):
     """The options that every low-rank update of linear layers has."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout: share of a layer's inputs that the update does not see in a training step."""
+    """Dropout: share of a layer's inputs that the update does not see in a training step (`lora_dropout` in peft)."""
 
 
 class VirtualTokenOptions(Adapter):
