@@ -67,7 +67,7 @@ def test_rows_of_every_shape(tmp_path):
         "`messages` a",
         "has neither ",
         "this cannot ",
-        "Expecting va",
+        "is no JSON: ",
     ]
     assert found[8]["response"] == "last"
 
@@ -112,6 +112,7 @@ def test_requests_of_a_batch_file(tmp_path):
         request({"messages": said}, custom_id=None),
         request({"messages": [{"role": "user", "content": "call f x"}], "tools": TOOLS}),
         request({"messages": said, "user": "\ud83d"}),
+        request({"messages": said}, custom_id="mi\ud83dne"),
     ]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
@@ -123,10 +124,10 @@ def test_requests_of_a_batch_file(tmp_path):
     assert bodies[2]["choices"][0]["text"] == "a b"
     assert bodies[6]["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
     assert all(row["custom_id"] == "mine" and row["id"] for row in found if row.get("response"))
-    assert [bool(row["error"]) for row in found] == [False] * 3 + [True] * 5 + [False, True]
-    assert (
-        found[4]["error"]["param"] == "max_tokens" and "`url`" in found[6]["error"] and "custom_id" in found[7]["error"]
-    )
+    assert [bool(row["error"]) for row in found] == [False] * 3 + [True] * 5 + [False, True, True]
+    assert found[4]["error"]["param"] == "max_tokens" and "custom_id" in found[7]["error"]
+    assert "`url`" in found[6]["error"]["message"] and "half a character" in found[9]["error"]["message"]
+    assert all(found[at]["custom_id"] == "mine" and found[at]["response"] is None for at in (6, 9, 10))
     assert [message["role"] for message in engine.seen[0].messages] == ["system", "user"]
     again = answered(tmp_path / "in.jsonl", tmp_path / "again.jsonl", None, at_once=1)
     for one, other in zip(found[:3], again[:3], strict=True):

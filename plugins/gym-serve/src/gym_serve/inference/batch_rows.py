@@ -62,6 +62,21 @@ def batch_request(row: Mapping[str, Any]) -> BatchRequest | None:
     return BatchRequest(row["custom_id"], row["url"], row["body"])
 
 
+def custom_id(row: Any) -> str:
+    """Return the `custom_id` of a row that has a request for its `body`, "" of any other."""
+    found = row.get("custom_id") if isinstance(row, dict) and isinstance(row.get("body"), dict) else None
+    return (
+        found.encode(errors="ignore").decode() if isinstance(found, str) else ""
+    )  # half a character can not be written
+
+
+def refused(why: str, custom_id: str) -> dict[str, Any]:
+    """Return the line of a row that cannot be asked; that of a request has its `custom_id`, as in OpenAI's error files."""
+    if not custom_id:
+        return {"error": why}
+    return {"custom_id": custom_id, "response": None, "error": {"code": "invalid_request", "message": why}}
+
+
 def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling options that a row says. Raises ValueError for those that a row cannot say."""
     for name in OF_BODIES:

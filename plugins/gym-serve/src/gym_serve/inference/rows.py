@@ -14,7 +14,7 @@ from typing import Any, Self
 from gym_core.errors import BusyError, DataError, Problem
 from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
-from gym_serve.inference.batch_rows import BatchRequest, batch_request, options_of
+from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 
 SETTINGS = "inference.json"
 BLOCK = 1 << 20
@@ -30,6 +30,7 @@ class Row:
     problem: str = ""  #: why it cannot be asked
     said: Mapping[str, Any] = field(default_factory=dict)  #: sampling options that it says
     batch: BatchRequest | None = None  #: the request that it is, where it is one
+    custom_id: str = ""  #: of a request that cannot be asked
 
 
 def rows(path: Path, start: int = 0) -> Iterator[Row]:
@@ -59,6 +60,7 @@ def digest(line: bytes) -> str:
 
 
 def _row(number: int, line: bytes) -> Row:
+    found: Any = None
     try:
         found = json.loads(line)
         line.decode()
@@ -71,7 +73,8 @@ def _row(number: int, line: bytes) -> Row:
             raise ValueError("holds half a character (a lone surrogate), which is no text") from error
         return Row(number, digest(line), request, "", said, batch)
     except (ValueError, RecursionError) as error:
-        return Row(number, digest(line), {}, str(error).partition("\n")[0][:300] or "no row")
+        why = f"{'is no JSON: ' * isinstance(error, json.JSONDecodeError)}{error}".partition("\n")[0][:300]
+        return Row(number, digest(line), {}, why, custom_id=custom_id(found))
 
 
 def asked(row: Any) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def asked(row: Any) -> dict[str, Any]:
         messages = [*system, {"role": "user", "content": text}]
     if messages is None:
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
-            raise ValueError("has neither `messages` nor `prompt` nor `instruction`")
+            raise ValueError("has neither `messages` nor `prompt`, `tokens` or `instruction`")
         return {"prompt": row["prompt"]}
     if not isinstance(messages, list) or not all(
         isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content", ""), str | None)

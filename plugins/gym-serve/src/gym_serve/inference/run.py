@@ -19,7 +19,7 @@ from gym_serve.api.service import Service
 from gym_serve.channel_parser import ChannelParser, parser_of
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
-from gym_serve.inference.batch_rows import answered, drawn_by, service_of
+from gym_serve.inference.batch_rows import answered, drawn_by, refused, service_of
 from gym_serve.inference.rows import Answers, Row, rows
 from gym_serve.names import Asked
 
@@ -108,7 +108,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
 async def _answer(asking: Asking, row: Row, model: ServedModel, service: Service) -> dict[str, Any]:
     """Return the answer to a row, or what is wrong with it."""
     if row.problem:
-        return {"error": row.problem}
+        return refused(row.problem, row.custom_id)
     while True:
         whole, reason, usage = Delta(), "", Usage(0, 0)
         try:
@@ -132,7 +132,8 @@ async def _answer(asking: Asking, row: Row, model: ServedModel, service: Service
 
 def _tokens(answer: Mapping[str, Any]) -> int:
     """Return how many tokens an answer has."""
-    usage = (answer["response"]["body"] if "custom_id" in answer else answer).get("usage") or {}
+    told = (answer["response"] or {"body": {}})["body"] if "custom_id" in answer else answer
+    usage = told.get("usage") or {}
     return int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
 
 
