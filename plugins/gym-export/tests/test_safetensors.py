@@ -141,6 +141,9 @@ def test_an_adapter_of_a_package_that_is_missing(artifact: Artifact, tmp_path: P
     made = Artifact(tmp_path / "model", "adapter", str(artifact.path), {"adapter": "gym_absent:Magic"})
     with pytest.raises(PluginError, match="gym_absent:Magic, which is not installed"):
         SafetensorsExporter().build().export(made, tmp_path / "export")
+    gone = Artifact(tmp_path / "gone", "adapter", str(artifact.path), {"adapter": "gym_adapters:LoRA"})
+    with pytest.raises(GymError, match="the weights of the adapter are missing"):
+        SafetensorsExporter().build().export(gone, tmp_path / "export")
     with pytest.raises(GymError, match="does not say what made it"):
         SafetensorsExporter().build().export(Artifact(artifact.path, "delta", str(artifact.path)), tmp_path / "export")
 

@@ -133,6 +133,9 @@ def open_artifact(
     if artifact.kind == "delta":
         return Full(None, with_delta(artifact, base_of(artifact), dtype, quantizer), trained=lambda name: False)
     cls = maker_of(artifact, "adapters", maker, "the adapter was made")
+    if not any(artifact.path.glob("*.safetensors")):
+        fix = "name a checkpoint, RUN/checkpoints/step-...; or train again with `train.overwrite=true`"
+        raise GymError("the weights of the adapter are missing", where=str(artifact.path), fix=fix)
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     quantizer = quantizer_of(artifact) or quantizer
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
