@@ -79,6 +79,8 @@ def test_examples_are_shown_with_what_is_trained(toys, recipe):
         assert part in text
     (title,) = (line for line in text.splitlines() if line.startswith("tokens of an example"))
     assert all(name in title for name in ("mean", "p50", "p90", "p99", "max"))
+    bars = [line for line in text.splitlines() if line.startswith(" <= ")]
+    assert len(bars) == 1 and "█" in bars[0]  # all samples are of one length: no bar is drawn for shorter ones
     assert json.loads(run(path, "data.max_samples=1", "--json"))["report"]["rows"] == 1
 
 

@@ -68,7 +68,7 @@ def test_run_record(finished: tuple[Path, Artifact]) -> None:
 def test_card(finished: tuple[Path, Artifact]) -> None:
     text = (finished[0] / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: transformers\n")
-    assert "Not evaluated" in text
+    assert "Not evaluated" in text and "\nA model made by Gym." in text
     assert (finished[1].path / "README.md").read_text() == text
 
 

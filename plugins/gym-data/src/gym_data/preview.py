@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,7 @@ def _counts(report: dict[str, Any]) -> Table:
 def _histogram(lengths: dict[str, Any]) -> Table:
     table = Table(box=None, show_header=False)
     highest = max(count for _, count in lengths["histogram"])
-    for edge, count in lengths["histogram"]:
+    for edge, count in dropwhile(lambda bar: not bar[1], lengths["histogram"]):
         table.add_row(f"<= {edge:,}", Text("█" * round(BAR * count / highest), style="cyan"), f"{count:,}")
     return table
 

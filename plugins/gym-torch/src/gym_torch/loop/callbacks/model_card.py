@@ -44,6 +44,7 @@ class ModelCard(Observer):
             head=yaml.safe_dump(head, sort_keys=False).strip(),
             name=Path(self.base).name,
             method=method,
+            article="An" if artifact.kind[:1] in "aeiou" else "A",
             kind=artifact.kind,
             figures=figures,
             samples=self.data["samples"],
@@ -59,7 +60,7 @@ CARD = """\
 
 # {name}, trained with {method}
 
-A {kind} made by Gym. It was trained on {samples} (data fingerprint `{fingerprint}`).
+{article} {kind} made by Gym. It was trained on {samples} (data fingerprint `{fingerprint}`).
 
 | | |
 |---|---|
