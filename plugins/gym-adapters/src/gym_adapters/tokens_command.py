@@ -42,7 +42,9 @@ def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool, as_json
     tokenizer.save_pretrained(into)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
     made = {"output": str(into), "tokens": ids}
-    click.echo(json.dumps(made, ensure_ascii=False) if as_json else f"{len(ids)} tokens from {first} on in {into}")
+    click.echo(
+        json.dumps(made, ensure_ascii=False) if as_json else f"{into} has new tokens: {len(ids)}, from {first} on"
+    )
 
 
 def _place(file: Path, target: Path) -> None:
