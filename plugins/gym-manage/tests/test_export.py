@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gym_core.cli import run
-from gym_core.errors import BUSY, FAILED, OK
+from gym_core.errors import BUSY, FAILED, OK, USAGE
 from gym_core.record import RunRecord
 
 
@@ -32,6 +32,19 @@ def test_a_run_that_has_not_finished_is_refused(finished, capsys):
     RunRecord(finished / "run.json").update(status="interrupted", trained=None)
     assert run(["export", str(finished), "--to", "toy-shout"]) == BUSY
     assert "status: interrupted" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there_is_answered_with_one_that_is(finished, tmp_path, capsys):
+    for name, advice in (("rnu", f"did you mean `{finished}`?"), ("nothing/at/all", "name the `output` of a run")):
+        assert run(["export", str(tmp_path / name), "--to", "toy-shout"]) == USAGE
+        assert "is no run" in (said := capsys.readouterr().err) and advice in said
+
+
+def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(finished, capsys):
+    (finished / "checkpoints/step-00000005").mkdir(parents=True)
+    assert run(["export", str(finished / "checkpoints/best"), "--to", "toy-shout"]) == USAGE
+    said = capsys.readouterr().err
+    assert "no such checkpoint" in said and "step-00000005" in said and "keep_best" in said
 
 
 def test_code_that_leaves_does_not_pass_for_an_export(finished, capsys):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gym_core import Artifact, BusyError, Run, load_recipe
+from gym_core import Artifact, BusyError, RecipeError, Run, load_recipe
+from gym_core.discovery import nearest
 from gym_core.hooks import manager_for
 from gym_core.record import RunRecord
 from gym_core.yamlfile import parse_scalar
@@ -29,17 +30,25 @@ class Recorded:
 def recorded(path: Path) -> Recorded:
     """Return what lies in the directory of a run, or in RUN/checkpoints/step-...; `best` is the best of them.
 
-    Raises BusyError where a run is not trained to its end.
+    Raises RecipeError where there is no such run or checkpoint, and BusyError where one is not trained to its end.
     """
     checkpoint = path if path.parent.name == "checkpoints" else None
     output = path.parent.parent if checkpoint else path
+    if not (output / "run.json").is_file():
+        runs = {each.parent.name: str(each.parent) for each in sorted(output.parent.glob("*/run.json"))}
+        near = runs.get(nearest(output.name, runs))
+        fix = f"did you mean `{near}`?" if near else "name the `output` of a run, or train it with `gym train`"
+        raise RecipeError("is no run: there is no run.json", where=str(output), fix=fix)
     before = RunRecord(output / "run.json").read()
     if checkpoint and checkpoint.name == "best":
         checkpoint = checkpoint.with_name(str(before.get("best_checkpoint", "best")))
+    if checkpoint and not checkpoint.is_dir():
+        there = ", ".join(each.name for each in sorted(checkpoint.parent.glob("step-*"))) or "none yet"
+        fix = f"there: {there}; `train.keep_best=true` keeps the best one too"
+        raise RecipeError("there is no such checkpoint", where=str(checkpoint), fix=fix)
     if not checkpoint and not before.get("trained"):
-        status = before.get("status", "no run.json")
         raise BusyError(
-            f"is no finished run (status: {status})",
+            f"is no finished run (status: {before.get('status')})",
             where=str(output),
             fix="finish it with `gym train`, or name a checkpoint in it: RUN/checkpoints/step-...",
         )
