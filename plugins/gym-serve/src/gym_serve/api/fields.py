@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gym_core.discovery import nearest
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.service import Service
 from gym_serve.contract import Sampling
@@ -130,7 +131,9 @@ def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
     path = [part for part in first["loc"] if part not in ("body", "str", "int") and not str(part)[:1].isupper()]
     field = _dotted([part for part in path if isinstance(part, int) or str(part).isidentifier()][:6])
     if first["type"] == "extra_forbidden":
-        why = REFUSED.get(str(path[-1]), "the engine that serves this model has no such field")
+        near = nearest(str(path[-1]), SamplingBody.model_fields, cutoff=0.75) if len(path) == 1 else ""
+        unknown = f"did you mean `{near}`?" if near else "the engine that serves this model has no such field"
+        why = REFUSED.get(str(path[-1]), unknown)
         return HTTPProblem(400, f"`{field[:200]}` is not supported: {why}", key=field[:200], code="unsupported_field")
     if first["type"] == "none_required":
         return HTTPProblem(400, f"{field}: nobody reads it here: leave it out", key=field, code="unsupported_field")
