@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from gym_core import DataError, GymError, RecipeError, cache_dir
 from gym_data import DatasetConfig, File, cache_eviction, token_cache
+from gym_data.byte_size import written
 from gym_data.commands import data
 
 
@@ -161,7 +162,7 @@ def test_sizes_are_read_and_written_as_people_do():
         20 * 10**9,
         2 * 10**12,
     ]
-    assert [cache_eviction.written(size) for size in (0, 999, 1000, 1_500_000, 2 * 10**13)] == [
+    assert [written(size) for size in (0, 999, 1000, 1_500_000, 2 * 10**13)] == [
         "0 bytes",
         "999 bytes",
         "1.0 kB",

@@ -11,6 +11,7 @@ import click
 
 from gym_core import GymError
 from gym_core.errors import FAILED, Problem, printable
+from gym_data.byte_size import written
 
 if TYPE_CHECKING:
     from gym_bitdelta.store import Variant, VariantStore
@@ -26,7 +27,7 @@ _store = click.option(
     help="Folder of the store.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_COLUMNS = ("USER", "VERSION", "KIND", "MB", "CREATED", "QUALITY", "SAFETY")
+_COLUMNS = ("USER", "VERSION", "KIND", "SIZE", "CREATED", "QUALITY", "SAFETY")
 
 
 @click.group()
@@ -47,7 +48,7 @@ def list_(root: Path, as_json: bool) -> None:
     else:
         _print_table(found.variants)
         size = sum(each.bytes for each in found.variants)
-        click.echo(f"{len(found.variants):,} variants, {size / 1e6:,.1f} MB, in {root}")
+        click.echo(f"{len(found.variants):,} variants, {written(size)}, in {root}")
     _end(found.damaged, as_json)
 
 
@@ -95,7 +96,7 @@ def verify(users: tuple[str, ...], root: Path, as_json: bool) -> None:
     if as_json:
         _print_json({"store": str(root), "sound": checked, "bytes": size, "damaged": _plain(damaged)})
     else:
-        click.echo(f"{checked:,} variants are sound, {size / 1e6:,.1f} MB, in {root}")
+        click.echo(f"{checked:,} variants are sound, {written(size)}, in {root}")
     _end(damaged, as_json)
 
 
@@ -125,7 +126,7 @@ def gc(root: Path, as_json: bool) -> None:
         _print_json({"store": str(root), **found._asdict()})
     else:
         left = f"and what {found.processes:,} dead processes had open" if found.processes else ""
-        click.echo(f"removed {found.files:,} files, {found.bytes / 1e6:,.1f} MB {left}".rstrip())
+        click.echo(f"removed {found.files:,} files, {written(found.bytes)} {left}".rstrip())
 
 
 def _opened(root: Path) -> VariantStore:
@@ -140,7 +141,7 @@ def _print_table(found: Iterable[Variant]) -> None:
             printable(each.user),
             f"{each.number}-{each.id[:12]}",
             each.artifact["kind"],
-            f"{each.bytes / 1e6:.3f}",
+            written(each.bytes),
             each.created,
             _evidence(each.quality, 40),
             _evidence(each.safety, 40),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -42,9 +43,10 @@ def two(store, artifact):
 def test_list_and_show_say_what_was_measured_and_what_was_not(gym, two):
     code, told, _ = gym("list")
     head, ann, bob, total = told.splitlines()
-    assert code == 0 and head.split() == ["USER", "VERSION", "KIND", "MB", "CREATED", "QUALITY", "SAFETY"]
+    assert code == 0 and head.split() == ["USER", "VERSION", "KIND", "SIZE", "CREATED", "QUALITY", "SAFETY"]
     assert ann.startswith("ann  ") and "loss 0.5, rows 20" in ann and "asr 0.02" in ann
     assert bob.count("not evaluated") == 2 and "2 variants" in total
+    assert all(re.search(r"\b[1-9][\d.]* (bytes|kB)\b", line) for line in (ann, bob, total))  # small, and never 0
     code, told, _ = gym("show", "ann")
     first, second = two.lineage("ann")
     assert code == 0 and second.id in told and f"after version 1, {first.id[:12]}" in told and "loss 1.235" in told

@@ -60,12 +60,6 @@ def kept(root: Path) -> Iterator[CacheEntry]:
     yield from sorted(found, key=lambda each: (each.used, each.path.name))
 
 
-def written(size: float) -> str:
-    """Return a number of bytes as people write it."""
-    steps = min(int(math.log(max(size, 1), 1000)), 4)
-    return f"{size / 1000**steps:.{min(steps, 1)}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[steps]}"
-
-
 def described(held: CacheEntry) -> dict[str, Any]:
     """Return what a folder of the token cache holds, as plain data."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gym_core import RecipeError, cache_dir, load_recipe
+from gym_data.byte_size import written
 from gym_data.kinds import Data
 
 
@@ -88,4 +89,4 @@ def _make_room(most: int) -> None:
         token_cache.collect(root)
         gone = cache_eviction.evict(root, most)
     size = sum(each.size for each in gone)
-    click.echo(f"removed {len(gone)} of the data sets in {root}: {cache_eviction.written(size)}")
+    click.echo(f"removed {len(gone)} of the data sets in {root}: {written(size)}")

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gym_data.cache_eviction import written
+from gym_data.byte_size import written
 from gym_data.examples import Example
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
