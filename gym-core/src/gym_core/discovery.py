@@ -76,7 +76,7 @@ def ambiguous() -> list[list[Entry]]:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the most similar of the first thousand known names, or one that begins with this one, else ""; case is nothing."""
+    """Return the most similar of the first thousand known names, or one that begins with this one, else ""; ignores case."""
     from difflib import get_close_matches  # listing does not pay for it
 
     asked = name.casefold().replace("-", "_")
