@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import IA3, LNTuning, LoHa, LoKr, VeRA
@@ -57,11 +57,34 @@ def test_vera_scales_matrices_that_all_layers_share(bench: Any, tmp_path: Path) 
 
 
 @pytest.mark.proves("vera")
-def test_vera_with_other_matrices_is_refused(bench: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn", ["bf16", "another key"])
+def test_vera_is_opened_with_the_matrices_that_it_was_trained_with(bench: Any, tmp_path: Path, drawn: str) -> None:
+    """Over a base in bf16 they are drawn in bf16; what was trained so is exported over the same base in fp32."""
+    precision = {"dtype": torch.bfloat16} if drawn == "bf16" else {}
+    one = VeRA(rank=4, projection_prng_key=3).build(model=bench.base(**precision), seed=0)
+    torch.manual_seed(0)
+    one.load({name: torch.randn_like(weight) for name, weight in one.state().items()})
+    one.save(tmp_path / "adapter", "base")
+    key = 3 if drawn == "bf16" else 1
+    other, own = (VeRA(rank=4, projection_prng_key=key).build(model=bench.base(), seed=0) for _ in range(2))
+    other.load(other.read(tmp_path / "adapter"))
+    saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert all(torch.equal(weight, saved[name]) for name, weight in other.trained().items())
+    again = VeRA(rank=4, projection_prng_key=key).build(model=bench.base(), seed=0)
+    again.load(other.state())
+    assert torch.equal(bench.logits(again.model), bench.logits(other.model))
+    other.load(own.state())  # of somebody who trains with those that were drawn here
+    assert torch.equal(bench.logits(other.model), bench.logits(own.model))
+
+
+@pytest.mark.proves("vera")
+def test_vera_without_its_matrices_is_refused(bench: Any, tmp_path: Path) -> None:
+    """They are drawn alike on like machines alone."""
     adapted = VeRA(rank=4).build(model=bench.base(), seed=0)
     adapted.save(tmp_path / "adapter", "base")
-    with pytest.raises(GymError, match="not those that this machine draws"):
-        VeRA(rank=4, projection_prng_key=1).build(model=bench.base(), seed=0).read(tmp_path / "adapter")
+    save_file(adapted.state(), tmp_path / "adapter" / "adapter_model.safetensors")
+    with pytest.raises(GymError, match="random matrices are not in"):
+        adapted.read(tmp_path / "adapter")
 
 
 @pytest.mark.proves("vera")

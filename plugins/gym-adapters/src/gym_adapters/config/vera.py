@@ -23,13 +23,12 @@ class VeRA(PeftOptions):
     Code: peft's, which is right.
 
     Differs: from peft in nothing that is computed. It has the option not to save A and B, and to draw them anew, which differs
-    between machines; here they are always saved.
+    between machines and between precisions of W; here they are always saved, and taken from the folder.
 
-    On the disk: b and d by peft's names, with A and B, so that peft draws nothing. Gym draws them, and refuses a folder with
-    others. Merges; left out, it leaves the base, so the base is its own reference.
+    On the disk: b and d by peft's names, with A and B, so that peft draws nothing either. Merges; left out, it leaves the base,
+    so the base is its own reference.
 
-    Not with: a folder whose A and B another `projection_prng_key`, or another kind of machine, made (peft takes it); GPT-2's
-    layers and embeddings; quantized weights, where it is merged.
+    Not with: a folder without A and B; GPT-2's layers and embeddings; quantized weights, where it is merged.
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.vera:VeraAdapter"
