@@ -35,6 +35,9 @@ class AdaLoraAdapter(PeftAdapter[AdaLoRA]):
     def __init__(self, config: AdaLoRA, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, all with the first rank."""
         super().__init__(config, model, seed)
+        for name, weight in self.model.named_parameters():
+            if "ranknum" in name.split("."):  # by which peft divides; in its cast to fp32 it begins to train
+                weight.requires_grad_(False)
         for kept in (self._allocator.ipt, self._allocator.exp_avg_ipt, self._allocator.exp_avg_unc):
             kept |= {name: torch.zeros_like(weight) for name, weight in self._scored().items()}
 

@@ -23,6 +23,7 @@ from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.tuners.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
+from gym_torch.model.adapted import stored_dtype
 from gym_torch.quantization.weights import quantized
 from gym_torch.trained_part import FirstStepBatch
 
@@ -73,7 +74,8 @@ class LoftQAdapter(LowRankAdapter[LoftQ]):
     """A low-rank update beside weights that are rounded. `initialize` rounds them and finds the update.
 
     Where the base is quantized, its quantizer rounds, and stores what it rounded: the original weights are read from their files
-    again, one after another. Else it is NormalFloat, and Q lies in the precision of the base.
+    again, one after another. Else it is NormalFloat, and Q lies in the precision of the files of
+    the base, whatever that is loaded in: then it is the same wherever it is made again.
 
     What the base was rounded beside is kept, rather than the base: `load` makes it again of the original weights.
     """
@@ -84,6 +86,7 @@ class LoftQAdapter(LowRankAdapter[LoftQ]):
     def __init__(self, config: LoftQ, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers beside weights that are still what they were."""
         super().__init__(config, model, seed)
+        self._stored = stored_dtype(model)
         self._beside: dict[str, Pair] = {}
         self._start: dict[str, Pair] = {}
         """What A and B began as."""
@@ -156,8 +159,8 @@ class LoftQAdapter(LowRankAdapter[LoftQ]):
         if stores := quantized(under):
             stores.quantize(rest)
         else:
-            base = nf4.rounded(rest, self.config.bits, self.config.block_size).to(under.weight.dtype)
-            under.weight = nn.Parameter(base, requires_grad=False)  # a tied one stays
+            base = nf4.rounded(rest, self.config.bits, self.config.block_size).to(self._stored)
+            under.weight = nn.Parameter(base.to(under.weight.dtype), requires_grad=False)  # a tied one stays
         self._beside[name] = beside
 
     def _rounding(self, layer: LoraLayer) -> Rounding | None:
