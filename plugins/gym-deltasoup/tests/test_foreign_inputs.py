@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 import gym_deltasoup as soup
 from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
-from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts
+from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts, merge_vectors
 from gym_deltasoup.rounds.checks import Refused
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.model.scalar_head import ScalarHead
 
 
 def quantized(path: Path, seed: int) -> Path:
@@ -152,3 +153,40 @@ def test_communities_of_whole_models_over_a_quantized_base_are_refused_before_an
     soup = DeltaSoup(DeltaSoupConfig(folder=str(tmp_path / "soup"), base_model=str(base)))
     with pytest.raises(Refused, match=r"is quantized \(fp8\)"):
         soup.contribute("alice", quantized(tmp_path / "tuned", 2))
+
+
+def test_weights_of_a_mean_are_shares_however_large_or_small_they_are() -> None:
+    changes = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+    for weight in (5e-324, 1.0, 1e308):
+        found = merge_vectors(soup.WeightedMean(), changes, weights=[weight, weight]).vector
+        assert found.tolist() == [2.0, 4.0]
+
+
+def test_results_that_a_number_format_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """A sum beyond 65504 is infinite in fp16, and the model then says nothing; nothing is left of it."""
+    base, tuned = (write_model(tmp_path / name, 1) for name in ("base", "tuned"))
+    weights = {name: each.half() for name, each in load_file(tuned / "model.safetensors").items()}
+    weights["model.norm.weight"] += 1
+    save_file(weights, tuned / "model.safetensors", {"format": "pt"})
+    rule = soup.TaskArithmetic(scale=1e5)
+    with pytest.raises(GymError, match=r"model\.norm\.weight .* float16"):
+        merge_artifacts(rule, [Input(tuned)], tmp_path / "made", base=str(base))
+    adapters = [adapter(base, tmp_path / f"{seed}", seed) for seed in (1, 2)]
+    with pytest.raises(GymError, match=r"self_attn\.q_proj .* float32"):
+        merge_artifacts(soup.TaskArithmetic(scale=1e300), [Input(each) for each in adapters], tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_adapters_without_a_layer_are_refused(tmp_path: Path) -> None:
+    base = write_model(tmp_path / "base", 1)
+    empty = adapter(base, tmp_path / "empty", 1)
+    save_file({}, empty / "adapter_model.safetensors")
+    with pytest.raises(GymError, match="changes no layer"):
+        merge_artifacts(soup.UniformSoup(), [Input(empty)], tmp_path / "made")
+
+
+def test_reward_models_are_refused_rather_than_merged_without_their_head(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", 1)
+    ScalarHead(32).save(model)
+    with pytest.raises(GymError, match="is a reward model"):
+        merge_artifacts(soup.UniformSoup(), [Input(model)], tmp_path / "made")

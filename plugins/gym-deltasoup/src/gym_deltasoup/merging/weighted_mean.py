@@ -17,9 +17,10 @@ class WeightedMeanRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan. Raises GymError for negative weights, or where all are 0."""
-        total = updates.weights.sum()
-        if not (updates.weights >= 0).all() or not total > 0:
+        largest = updates.weights.max()
+        if not (updates.weights >= 0).all() or not largest > 0:
             why = "weights of a mean are not negative, and not all 0"
             raise GymError(why, key="inputs.weight", fix="give numbers such as how many rows each was trained on")
-        shares = updates.weights / total
+        ratios = updates.weights / largest  # of which the sum is a number, whatever the weights are
+        shares = ratios / ratios.sum()
         return weighted(shares, {"weights": dict(zip(updates.ids, shares.tolist(), strict=True))})

@@ -17,7 +17,7 @@ from gym_data.location import lasting
 from gym_deltasoup.sources.files import Contribution
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.lora import LoraProduct, factored
-from gym_deltasoup.sources.models import Part
+from gym_deltasoup.sources.models import Part, finite
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 
@@ -70,7 +70,8 @@ class Adapters:
         product: Tensor | None = None
         for part in merged:
             product = torch.empty(self.shapes[part.tensor]) if product is None else product
-            product.view(-1)[part.begin : part.begin + len(part.values)] = part.values
+            values = finite(part.tensor, part.values)
+            product.view(-1)[part.begin : part.begin + len(values)] = values
             if part.begin + len(part.values) == product.numel():
                 yield part.tensor, product
                 product = None

@@ -13,7 +13,7 @@ from gym_data.location import lasting, locate
 from gym_manage.recorded import recorded
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
-from gym_torch.model_files import weight_files
+from gym_torch.model_files import HEAD, weight_files
 
 FREE = ("transformers_version", "_name_or_path", "use_cache", "dtype", "torch_dtype")
 """Keys of `config.json` that change nothing that a model computes of tokens; so do those that end in `_token_id`."""
@@ -67,6 +67,9 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
                     "is quantized" if key == "quantization" else "holds the weights that an averaging optimizer trains"
                 )
                 raise GymError(f"{name} {why}, which cannot be merged", where=str(artifact.path), key="inputs")
+        if (artifact.path / HEAD).is_file():
+            why = f"{name} is a reward model, and its head ({HEAD}) is not merged"
+            raise GymError(why, where=str(artifact.path), key="inputs", fix="merge models that write text")
         if found and artifact.kind != found[0].artifact.kind:
             why = f"{name} is of kind {artifact.kind}, and {found[0].name} of kind {found[0].artifact.kind}"
             raise GymError(why, key="inputs", fix="merge one kind at a time; `gym export` makes a whole model of any")

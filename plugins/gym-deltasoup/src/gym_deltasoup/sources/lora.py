@@ -23,6 +23,8 @@ class LoraProduct:
     def __init__(self, path: Path) -> None:
         """Look at the adapter. Raises GymError where it is no plain LoRA of linear layers."""
         lora = read_lora(path)
+        if not lora.pairs:
+            raise GymError("it changes no layer: there are no weights in it", where=str(path), key="inputs")
         odd = next((name for name, halves in lora.pairs.items() if set(halves) != {"lora_A", "lora_B"}), None)
         if odd is not None:
             raise GymError(f"{odd} is no linear layer with a pair A, B", where=str(path), fix="merge it: gym export")

@@ -64,7 +64,8 @@ class Models:
             values = part.values
             if self.base is not None:
                 values = values + self.base[part.tensor].read(part.begin, part.begin + len(values)).float()
-            _put(into / place.file, place.offset + part.begin * place.dtype.itemsize, values.to(place.dtype))
+            held = finite(part.tensor, values.to(place.dtype))
+            _put(into / place.file, place.offset + part.begin * place.dtype.itemsize, held)
         for name, each in self.layout.items():
             if name not in self.shapes:
                 _put(into / places[name].file, places[name].offset, each.read(0, each.numbers))
@@ -140,6 +141,14 @@ def same_tensors(
         if formats and one.dtype != other.dtype:
             why = f"{tensor} of {name} is in {one.dtype}, and that of {first} in {other.dtype}"
             raise GymError(why.replace("torch.", ""), key="inputs", fix="export all of them in one dtype")
+
+
+def finite(name: str, values: Tensor) -> Tensor:
+    """Return merged numbers. Raises GymError where one of them is beyond what their format holds."""
+    if values.isfinite().all():
+        return values
+    why = f"what was merged of {name} is too large for {values.dtype}".replace("torch.", "")
+    raise GymError(why, key="merger", fix="give a smaller scale or smaller weights, or export the inputs in fp32")
 
 
 def _put(file: Path, offset: int, values: Tensor) -> None:
