@@ -26,8 +26,8 @@ class LoftQ(LowRankOptions):
     alone.
 
     Over a quantized base (`model.quantization`), its quantizer rounds in the place of NormalFloat and stores Q in its bits; W is
-    read from its file again, a layer at a time. That is what LoftQ is for. Else Q is held in the precision of the base, and
-    scales are not rounded a second time.
+    read from its file again, a layer at a time. That is what LoftQ is for. Else Q is held in the precision of the
+    base's files, and scales are not rounded a second time.
 
     Differs: the paper takes the last turn.
 
