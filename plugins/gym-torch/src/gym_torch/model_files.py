@@ -44,17 +44,16 @@ def check_weights(path: Path, key: str = PATH) -> None:
         if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
             raise GymError("`weight_map` names no files", where=str(path / INDEX), key=key, fix=AGAIN)
         files = set(named.values())
-        if WHOLE not in files and (path / WHOLE).exists():
-            why = f"{WHOLE} lies beside {INDEX}, which does not name it, so there are weights of two models"
-            raise GymError(
-                why, where=str(path), key=key, fix="take away the file, or the index, whichever is the older"
-            )
         odd = sorted(name for name in files if not name.endswith(".safetensors") or Path(name).name != name)
         missing = sorted(name for name in files if not (path / name).exists())
-        if not odd and not missing:
+        if odd or missing:
+            why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
+            fix = "get the weights again, in safetensors"
+        elif WHOLE not in files and (path / WHOLE).exists():  # libraries differ in which of them they load
+            why = f"{WHOLE} lies beside {INDEX}, which does not name it, so there are weights of two models"
+            fix = "take away the file, or the index, whichever is the older"
+        else:
             return
-        why = f"{INDEX} names {odd[0]}" if odd else f"{missing[0]} is missing"
-        fix = "get the weights again, in safetensors"
     elif (path / WHOLE).exists():
         return
     else:
