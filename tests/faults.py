@@ -200,8 +200,8 @@ FAULTS = [
     ),
     Fault(
         "gym-grpo",
-        "aggregate: LossAggregation = SequenceMeanTokenMean()",
-        "aggregate: LossAggregation = TokenMean()",
+        'and its tokens share it."""\n\n    aggregate: LossAggregation = SequenceMeanTokenMean()',
+        'and its tokens share it."""\n\n    aggregate: LossAggregation = TokenMean()',
         "test_grpo.py",
         "float64",
     ),
