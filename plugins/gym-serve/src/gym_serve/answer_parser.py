@@ -40,25 +40,11 @@ class Delta:
         return bool(self.content or self.reasoning or self.calls)
 
 
-class AnswerParser:
-    """Reads one answer. Text that may yet become a mark is held back until it is one, or is not."""
+class StepParser:
+    """Reads one answer in steps: `_read` takes what it can from `_held`, and returns None where more has to come."""
 
-    def __init__(self, format: AnswerFormat, tools: Sequence[Mapping[str, Any]] | None, thoughts: bool = True) -> None:
-        """Read what is written in a format; without `tools` or `thoughts`, marks of calls or of thoughts are text like any other.
-
-        The tools are those on offer, as OpenAI's: in some forms their schemas say what an argument is.
-        """
-        self.format = format
-        self._calls = format.calls if tools else None
-        self._schemas = _schemas(tools or ())
-        self._marks = (format.thought_start, format.thought_end) if thoughts and format.thought_start else ("", "")
-        self._held = ""
-        self._fresh = True  #: whether space is dropped, as nothing of this part was written
-        begins = bool(self._marks[0]) and format.begins_thinking
-        verbatim = self._calls is None and not self._marks[0]
-        self._read: Callable[[bool], Delta | None] = (
-            self._verbatim if verbatim else self._thought if begins else self._start
-        )
+    _read: Callable[[bool], Delta | None]
+    _held = ""
 
     def feed(self, text: str, end: bool = False) -> Delta:
         """Return what is known now that this was written; at the `end` nothing is held back."""
@@ -70,6 +56,24 @@ class AnswerParser:
             found += Delta(content=self._held)
             self._held = ""
         return found
+
+
+class AnswerParser(StepParser):
+    """Reads one answer. Text that may yet become a mark is held back until it is one, or is not."""
+
+    def __init__(self, format: AnswerFormat, tools: Sequence[Mapping[str, Any]] | None, thoughts: bool = True) -> None:
+        """Read what is written in a format; without `tools` or `thoughts`, marks of calls or of thoughts are text like any other.
+
+        The tools are those on offer, as OpenAI's: in some forms their schemas say what an argument is.
+        """
+        self.format = format
+        self._calls = format.calls if tools else None
+        self._schemas = _schemas(tools or ())
+        self._marks = (format.thought_start, format.thought_end) if thoughts and format.thought_start else ("", "")
+        self._fresh = True  #: whether space is dropped, as nothing of this part was written
+        begins = bool(self._marks[0]) and format.begins_thinking
+        verbatim = self._calls is None and not self._marks[0]
+        self._read = self._verbatim if verbatim else self._thought if begins else self._start
 
     def _verbatim(self, end: bool) -> Delta | None:
         return self._take(len(self._held), "content")

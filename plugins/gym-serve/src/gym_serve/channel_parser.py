@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gym_data.chat.answer_format import AnswerFormat
 from gym_data.chat.channels import CHANNEL, END, ENDS, MESSAGE, START, TO, ChannelReader, Header
-from gym_serve.answer_parser import AnswerParser, Delta, begun_of, tool_call
+from gym_serve.answer_parser import AnswerParser, Delta, StepParser, begun_of, tool_call
 
 HEADS = (START, CHANNEL, TO)  #: what a header begins with
 LONGEST = 512  #: characters of a header
 
 
-class ChannelParser:
+class ChannelParser(StepParser):
     """Reads one answer. What stands without a header is for the user, as where it goes on with what is there."""
 
     def __init__(self, format: AnswerFormat, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Begin; without `tools`, messages to functions are text like any other."""
         self._tools, self._reader = bool(tools), ChannelReader()
-        self._held = ""
         self._part = ""  #: which a message is added to
         self._said = {"content": False, "reasoning": False}
-        self._read: Callable[[bool], Delta | None] = self._header
-
-    def feed(self, text: str, end: bool = False) -> Delta:
-        """Return what is known now that this was written; at the `end` nothing is held back."""
-        self._held += text
-        found = Delta()
-        while (step := self._read(end)) is not None:
-            found += step
-        if end:
-            found += Delta(content=self._held)
-            self._held = ""
-        return found
+        self._read = self._header
 
     def _header(self, end: bool) -> Delta | None:
         begun = self._held.lstrip()
