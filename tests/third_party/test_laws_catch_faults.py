@@ -318,13 +318,13 @@ def test_algorithm(installed, tmp_path):
     }
     assert failed == {
         "8 x 1 = 4 x 2 accumulation [mean]",
-        "packing and padding change nothing [mean]",
+        "packing, padding and shared prefixes change nothing [mean]",
         "agrees with its float64 oracle in value and gradient [mean]",
         "same seed = same trajectory [random]",
         "8 x 1 = 4 x 2 accumulation [random]",
-        "packing and padding change nothing [random]",
+        "packing, padding and shared prefixes change nothing [random]",
         "one process = two processes [random]",
-        "what samples begin with alike counts as it does apart [segments]",
+        "packing, padding and shared prefixes change nothing [segments]",
         "learns a tiny task [still]",
         "what its rows show as good becomes likelier [still]",
         "what its rows show as good becomes likelier [flipped]",

@@ -24,6 +24,7 @@ from gym_torch.model.layout_support import layout_for
 from gym_torch.packing import PACKED, PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import ResponseBatch
+from gym_torch.shared_prefixes import SHARED
 from gym_torch.source import Dataset
 
 
@@ -43,23 +44,31 @@ def alone(model: PreTrainedModel, pair: Pair) -> list[Tensor]:
     return found
 
 
+def begun_alike() -> list[Pair]:
+    """Return two pairs whose prompts begin with the same tokens, as after one system prompt."""
+    first, second = pairs([(30, 3, 5), (28, 6, 2)], seed=1)
+    second.tokens[:20] = first.tokens[:20]
+    return [first, second]
+
+
 def fixed(batch: Batch) -> Tensor:
     """A reference that does not look at anything but the tokens."""
     return -1.0 - (batch.targets % 7) / 7
 
 
-@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", [PACKED, PADDED, SHARED], ids=lambda layout: layout.name)
 @pytest.mark.parametrize("ftx", [0.0, 0.3])
 def test_one_prompt_for_both_answers_gives_what_each_gives_alone(model_path: Path, layout: Layout, ftx: float) -> None:
-    model = load(model_path)
-    if layout is PACKED:
+    model, examples = load(model_path), pairs() + begun_alike()
+    if layout is not PADDED:
         assert layout_for(model) is PACKED
     objective = PairObjective(DPO(beta=0.3, ftx=ftx), layout)
     objective.reference = fixed
-    batch = objective.collate(pairs())
+    batch = objective.collate(examples)
+    assert bool(batch.shared) == (layout is SHARED)
     found, _ = objective.loss(Policy(model), batch)
     plain, wanted = load(model_path), torch.zeros(())
-    for pair in pairs():
+    for pair in examples:
         sides, at = alone(plain, pair), pair.shared + pair.chosen
         tokens = [pair.tokens[pair.shared : at], pair.tokens[at:]]
         ratios = [
@@ -68,7 +77,7 @@ def test_one_prompt_for_both_answers_gives_what_each_gives_alone(model_path: Pat
         ]
         margin = 0.3 * (ratios[0] - ratios[1])
         wanted = wanted - torch.log(torch.sigmoid(margin)) - ftx * sides[0].mean()
-    assert objective.weight(batch) == len(SIZES)
+    assert objective.weight(batch) == len(examples)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 

@@ -28,6 +28,7 @@ from gym_testkit.team import start
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.scalar_head import FILE, ScalarHead
 from gym_torch.packing import PACKED, PADDED
+from gym_torch.shared_prefixes import SHARED
 
 torch.set_num_threads(1)
 LORA = {"name": "lora", "rank": 4}
@@ -41,14 +42,15 @@ def said(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
+TOLD = "Say it in few words: "  #: as long as what samples that begin alike share
 PAIRS = [
-    {"prompt": "Name a city.", "chosen": "Rome", "rejected": "A river, and more.", "margin": 0.75},
-    {"chosen": [user("a"), said("b")], "rejected": [user("c"), said("b")]},
+    {"prompt": f"{TOLD}Name a city.", "chosen": "Rome", "rejected": "A river, and more.", "margin": 0.75},
+    {"chosen": [user(TOLD + "a"), said("b")], "rejected": [user(TOLD + "c"), said("b")]},
     {"chosen": [user("a"), said("b"), user("c"), said("d")], "rejected": [user("a"), said("e"), user("c"), said("f")]},
 ]
 STEPS = [
-    {"prompt": "2 + 2 + 3?", "completions": ["2 + 2 is 4.", "4 + 3 is 8."], "labels": [True, False]},
-    {"prompt": "1 + 1?", "completions": ["One", "and one", "is two."], "labels": [0.25, None, 1]},
+    {"prompt": f"{TOLD}2 + 2 + 3?", "completions": ["2 + 2 is 4.", "4 + 3 is 8."], "labels": [True, False]},
+    {"prompt": f"{TOLD}1 + 1?", "completions": ["One", "and one", "is two."], "labels": [0.25, None, 1]},
 ]
 KINDS: dict[str, Any] = {
     "preference": (RewardModel(center_rewards_coefficient=0.1), RewardLoss, score_oracles.reward_model, PAIRS, 3),
@@ -73,18 +75,19 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
 
 
-@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+@pytest.mark.parametrize("layout", [PACKED, PADDED, SHARED], ids=["packed", "padded", "shared"])
 @pytest.mark.parametrize("shape", KINDS)
 def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, shape: str, layout: Any) -> None:
     config, objective_class, oracle, rows, weight = KINDS[shape]
     model = load(bench.model(), torch.float64)
-    if layout is PACKED:
+    if layout is not PADDED:
         assert layout_for(model) is PACKED
     exact, data = load(bench.model(), torch.float64), examples(bench, rows, shape)
     objective = objective_class(config, layout)
     head = drawn(objective.auxiliary_modules(model)["head"]).double().requires_grad_()
     precise = copy.deepcopy(head)
     batch = objective.collate(data)
+    assert bool(batch.shared) == (layout is SHARED)
     loss, _ = objective.loss(RewardModelPolicy(model, auxiliary={"head": head}), batch)
     wanted = oracle(config, exact, data, {"head": precise})
     loss.backward()

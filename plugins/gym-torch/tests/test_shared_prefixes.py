@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,7 @@ def test_what_is_drawn_or_counted_for_each_sample_is_not_shared(bench: Bench) ->
     model = build("qwen3_moe")
     loaded = LoadedModel(model, Path("somewhere"), "a model", layout=PACKED)
 
-    def chosen(algorithm: str = "sft", loaded: LoadedModel = loaded, **more: str) -> Layout:
+    def chosen(algorithm: Any = "sft", loaded: LoadedModel = loaded, **more: str) -> Layout:
         return training_layout(load_recipe(bench.recipe(algorithm) | more), loaded, model)
 
     assert chosen() is chosen(adapter="lora") is SHARED
@@ -129,6 +130,9 @@ def test_what_is_drawn_or_counted_for_each_sample_is_not_shared(bench: Bench) ->
     model.model.layers[0].self_attn.attention_dropout = 0.1
     assert chosen() is PACKED
     assert chosen("asft") is SHARED  # which turns dropout off
+    rewarded = {"name": "grpo", "rewards": [{"name": "exact"}]}
+    assert chosen("dpo") is chosen(rewarded) is SHARED
+    assert chosen(rewarded | {"routing_replay": True}) is PACKED
 
 
 def told_to_be_short() -> list[dict[str, object]]:

@@ -78,8 +78,8 @@ class DataAlgorithm(Algorithm):
     rows: ClassVar[str] = "conversation"
     """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
     branches: ClassVar[bool] = False
-    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`), and samples
-    that begin alike share that. For a loss of labels and the segment of each; a segment without labels counts for nothing."""
+    """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`). For a loss of
+    labels and the segment of each; a segment without labels counts for nothing."""
     streams: ClassVar[bool] = False
     """Whether it takes samples that come window by window, each of which is seen when its turn comes and not before."""
     measures_apart: ClassVar[bool] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,19 @@ class SyntheticExamples:
 
     def __getitem__(self, index: int, /) -> Example:
         """Return one example."""
-        return KINDS.get(self.shape, Example).longest(f"planned/{index}", self.length)
+        return _unlike(KINDS.get(self.shape, Example).longest(f"planned/{index}", self.length), index)
 
 
 def planned(objective: Objective[Any, Any], lengths: Sequence[int], shape: str = "conversation") -> Batch:
     """Return a batch of examples of one shape, whose sequences have these lengths."""
     kind = KINDS.get(shape, Example)
-    return objective.collate([kind.longest(f"planned/{number}", length) for number, length in enumerate(lengths)])
+    examples = [kind.longest(f"planned/{number}", length) for number, length in enumerate(lengths)]
+    return objective.collate([_unlike(example, number) for number, example in enumerate(examples)])
+
+
+def _unlike(example: Example, number: int) -> Example:
+    """Return an example with tokens that no other begins with, so that nothing of a batch is left out as said before."""
+    return replace(example, tokens=np.arange(number, number + len(example.tokens), dtype=np.int32))
 
 
 def lengths_of(tokens: int, longest: int) -> list[int]:

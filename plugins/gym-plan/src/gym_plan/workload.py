@@ -96,7 +96,7 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
         raise GymError("there is no tokenizer beside config.json")
     algorithm = torch_algorithm(recipe)
     assert recipe.data is not None  # such algorithms need some
-    branches = may_share(recipe, layout)
+    branches = algorithm.branches and may_share(recipe, layout)
     prepared = recipe.data.build(tokenizer=path, rows=algorithm.rows, seed=train.seed, branches=branches)
     examples: Examples = prepared.train
     return examples

@@ -34,6 +34,10 @@ class PreferenceAlgorithm(TorchAlgorithm):
     ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses."""
 
+    def shares_prefixes(self) -> bool:
+        """Return that samples may: a prompt has no labels, and the loss is of what the policy says of labels."""
+        return True
+
 
 class WithReference(PreferenceAlgorithm):
     """Base of those that measure responses against a reference: the model as it was before training, or another one."""

@@ -133,7 +133,7 @@ class ReferenceLogProbs:
         train, world = self.parts.train, self.parts.world
         how: list[Any] = [
             self.parts.model.precision,
-            self.parts.layout.name,
+            self.parts.objective.layout.name,
             train.batch_size,
             train.batch_tokens,
             world,

@@ -76,7 +76,7 @@ class Bench:
     def data(self, shape: str, even: bool = False, alike: bool = False) -> Path:
         """Return a file of rows of this shape (`Algorithm.rows`); `even` makes all of one length: no padding.
 
-        With `alike` all questions begin with the same words.
+        With `alike` every second question begins with the same words.
         """
         return self.file(rows.make(shape, even, alike))
 

@@ -13,9 +13,9 @@ BEGINNING = "Which letter comes next? "  #: of questions that begin alike
 def make(shape: str, even: bool = False, alike: bool = False) -> list[dict[str, Any]]:
     """Return rows of a shape (`Algorithm.rows`): which letter follows.
 
-    `even` makes all of one length, and with `alike` all questions begin with the same words.
+    `even` makes all of one length, and with `alike` every second question begins with the same words.
     """
-    return [_SHAPES[shape](*_pair(number, even, BEGINNING * alike)) for number in range(COUNT)]
+    return [_SHAPES[shape](*_pair(number, even, BEGINNING * (alike and number % 2))) for number in range(COUNT)]
 
 
 def _pair(number: int, even: bool, beginning: str) -> tuple[str, str, str]:

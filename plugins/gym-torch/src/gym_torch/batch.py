@@ -99,6 +99,9 @@ class Batch:
     target_index: Tensor  #: [n] int64, flat position (of rows * length) of the hidden state that predicts each target
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
+    shared: int = (
+        0  #: segments in front that the layout made of what several begin with, see `gym_torch.shared_prefixes`
+    )
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
     nucleus: Tensor | None = (
         None  #: [m, 2] int64, of each target's set of tokens, see `gym_torch.model.log_probs.nucleus_log_probs`
@@ -130,15 +133,18 @@ class Batch:
 
     @property
     def ends(self) -> Tensor:
-        """Flat position (of rows * length) of the last token of each segment, `[segments]` int64."""
-        return self.places([[len(segment) - 1] for segment in self.segments])
+        """Flat position (of rows * length) of the last token of each segment that was laid out, `[segments]` int64."""
+        return self.places([[-1]] * (len(self.segments) - self.shared))
 
     def places(self, offsets: Sequence[Sequence[int]]) -> Tensor:
-        """Return the flat positions (of rows * length) of some tokens of each segment, counted from its first; `[n]` int64."""
+        """Return the flat positions (of rows * length) of some tokens of each segment that was laid out, `[n]` int64.
+
+        They are counted from its end, where -1 is its last token: what it begins with may be a segment of its own.
+        """
         width = self.tokens.shape[1]
         flat = [
-            segment.row * width + segment.start + offset
-            for segment, own in zip(self.segments, offsets, strict=True)
+            segment.row * width + segment.stop + offset
+            for segment, own in zip(self.segments[self.shared :], offsets, strict=True)
             for offset in own
         ]
         return torch.tensor(flat, dtype=torch.long, device=self.tokens.device)
@@ -170,7 +176,7 @@ class Batch:
     @property
     def ids(self) -> list[str]:
         """Names of the samples."""
-        return [segment.id for segment in self.segments]
+        return [segment.id for segment in self.segments[self.shared :]]
 
 
 def packed(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> Batch:

@@ -220,6 +220,14 @@ class TorchAlgorithm(DataAlgorithm):
         if data and data.streams() and recipe.train.max_steps is None:
             raise endless()
 
+    def shares_prefixes(self) -> bool:
+        """Return whether samples of a batch may share what they begin with, laid out once: by default where they may branch.
+
+        For a loss of what the policy says of labels, whatever segment these belong to. There are then segments without labels,
+        which count for nothing.
+        """
+        return self.branches
+
     def further(self) -> Sequence[Further]:
         """Return the models beside the one that a run is about; the engine makes them. Default: none."""
         return ()

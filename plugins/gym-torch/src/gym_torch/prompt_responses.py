@@ -75,7 +75,7 @@ def lay_out(layout: Layout, groups: Sequence[PromptResponses], columns: Mapping[
 
     """
     batch = layout.lay_out(*segments(groups))
-    owners: list[int] = []  # of each segment; -1 of a prompt, which has no targets
+    owners = [-1] * batch.shared  # of each segment; -1 of a prompt, which has no targets
     count = 0
     for group in groups:
         owners += [-1] * (len(group.prompt) > 0)

@@ -88,7 +88,8 @@ def _common(one: _Sample, other: _Sample) -> int:
 
 
 def _lay_out(examples: Sequence[Example], prefixes: Sequence[int | None]) -> Batch:
-    return packed(*split(examples, prefixes))
+    pieces, continued = split(examples, prefixes)
+    return replace(packed(pieces, continued), shared=len(pieces) - len(examples))
 
 
 SHARED = replace(PACKED, name="packed, shared prefixes once", lay_out=_lay_out)
@@ -97,7 +98,7 @@ SHARED = replace(PACKED, name="packed, shared prefixes once", lay_out=_lay_out)
 def may_share(recipe: Recipe, layout: Layout) -> bool:
     """Return whether samples of one batch may have tokens in common: the algorithm, its adapter and the layout allow it."""
     adapter = part(recipe, Adapter)
-    shares = torch_algorithm(recipe).branches and (adapter is None or adapter.shares_prefixes)
+    shares = torch_algorithm(recipe).shares_prefixes() and (adapter is None or adapter.shares_prefixes)
     return shares and layout in (PACKED, SHARED)  # padded, what they share would stand in every row again
 
 

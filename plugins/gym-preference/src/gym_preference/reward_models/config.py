@@ -33,6 +33,10 @@ class RewardModel(TorchAlgorithm):
     """Coefficient that centers rewards: weight of the squared sum of the two rewards of a pair. 0.01 keeps their mean near 0,
     which a loss of differences leaves open (arXiv:2312.09244)."""
 
+    def shares_prefixes(self) -> bool:
+        """Return that samples may: only what is scored counts in the loss."""
+        return True
+
 
 class ProcessRewardModel(TorchAlgorithm):
     """A reward model of steps: says how likely each step of a response is right, from responses labelled step by step.
@@ -52,3 +56,7 @@ class ProcessRewardModel(TorchAlgorithm):
     measures_apart: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:process_reward_model"
+
+    def shares_prefixes(self) -> bool:
+        """Return that samples may: only what is scored counts in the loss."""
+        return True

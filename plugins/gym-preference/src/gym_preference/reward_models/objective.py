@@ -81,6 +81,6 @@ class RewardModelObjective(Objective[ScoredBatch, E], Generic[E]):
 
 
 def _places(group: PromptResponses) -> list[list[int]]:
-    """Return the trained tokens of each segment."""
+    """Return the trained tokens of each segment, counted from its end."""
     prompt: list[list[int]] = [[]] if len(group.prompt) else []
-    return prompt + [np.flatnonzero(answer.trained).tolist() for answer in group.responses]
+    return prompt + [(np.flatnonzero(answer.trained) - len(answer.tokens)).tolist() for answer in group.responses]

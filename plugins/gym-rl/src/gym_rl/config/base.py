@@ -135,6 +135,10 @@ class PolicyGradient(TorchAlgorithm):
         """Return the reference."""
         return (Further(self.ref_model),) if self.beta else ()
 
+    def shares_prefixes(self) -> bool:
+        """Return whether prompts may: not where each of their tokens has experts of its own."""
+        return not self.routing_replay
+
     def generated(self) -> int:
         """Return the most tokens of a completion."""
         return self.max_new_tokens

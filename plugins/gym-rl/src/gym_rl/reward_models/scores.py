@@ -85,7 +85,8 @@ class _Scorer(ABC):
         for start in range(0, len(order), self.config.batch):
             chosen = order[start : start + self.config.batch]
             batch = self.layout.lay_out([_text(inputs[number].id, read[number][0]) for number in chosen], ())
-            places = batch.places([read[number][1] for number in chosen]).to(self.model.device)
+            ends = [(len(read[number][0]), read[number][1]) for number in chosen]
+            places = batch.places([[at - size for at in own] for size, own in ends]).to(self.model.device)
             scores = iter(self.head(hidden_states(self.model, batch.to(self.model.device), places)).tolist())
             for number in chosen:
                 found[number] = [next(scores) for _ in read[number][1]]

@@ -80,7 +80,7 @@ def _states(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]]
     pieces = [Piece("text", np.array(text, dtype=np.int32), none[: len(text)]) for text in texts]
     layout = miniature_support(model, context, packs=False).layout
     batch = layout.lay_out(pieces, ()).to(model.device)
-    places = batch.places([range(len(text)) for text in texts]) if whole else batch.ends
+    places = batch.places([range(-len(text), 0) for text in texts]) if whole else batch.ends
     return hidden_states(model, batch, places)
 
 

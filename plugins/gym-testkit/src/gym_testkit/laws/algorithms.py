@@ -79,28 +79,19 @@ def accumulation(brought: Brought, bench: Bench) -> None:
     _agree(together, apart)
 
 
-@laws("packing and padding change nothing")
+@laws("packing, padding and shared prefixes change nothing")
 def packing(brought: Brought, bench: Bench) -> None:
-    """Sequences of very different lengths in one packed row, side by side with padding, or each alone: the same step."""
-    recipe = _recipe(brought, bench)
+    """Sequences of very different lengths in one packed row, side by side with padding, or each alone: the same step.
+
+    Half of them begin alike. In a packed row that stands once where the algorithm's `shares_prefixes` says that it may.
+    """
+    recipe = _recipe(brought, bench) | {"data": str(bench.data(_class(brought).rows, alike=True))}
     aside = {**recipe, "model": {"path": recipe["model"], "attention": "sdpa"}}
     packed = bench.run(recipe, "packed", max_steps=STEPS, batch_size=8, accumulate=1)
     padded = bench.run(aside, "padded", max_steps=STEPS, batch_size=8, accumulate=1)
     alone = bench.run(recipe, "alone", max_steps=STEPS, batch_size=1, accumulate=8)
     _agree(packed, alone)
     _agree(padded, alone)
-
-
-def _shares_tokens(brought: Brought) -> bool:
-    return issubclass(brought.cls, DataAlgorithm) and brought.cls.branches
-
-
-@laws("what samples begin with alike counts as it does apart", _shares_tokens)
-def branches(brought: Brought, bench: Bench) -> None:
-    """Where the beginning stands once, as `branches` declares that it may, steps are those of samples in rows of their own."""
-    recipe = _recipe(brought, bench) | {"data": str(bench.data(_class(brought).rows, alike=True))}
-    aside = {**recipe, "model": {"path": recipe["model"], "attention": "sdpa"}}
-    _agree(bench.run(recipe, "once", max_steps=STEPS), bench.run(aside, "apart", max_steps=STEPS))
 
 
 @laws("10 steps = 5 + kill -9 + resume + 5, bit for bit")

@@ -206,7 +206,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         rows=config.rows,
         seed=recipe.train.seed,
         day=begun(run.record),
-        branches=may_share(recipe, model.layout),
+        branches=config.branches and may_share(recipe, model.layout),
     )
     first: list[object] = []
     run.ranks.agree(lambda: first.append(build()))
