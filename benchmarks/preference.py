@@ -13,9 +13,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import report
-from peers.material import source, write_model, write_pairs
+from peers.material import source, words, write_model, write_pairs
 from peers.preferred import Preferred, Preferring
 from peers.runs import fastest
 from peers.shape import ATTENTION, PARAMETERS, SMALL
@@ -31,13 +32,22 @@ MOST = {"bf16": 0.9, "fp32": 1.0}  #: target: of TRL's peak
 
 def measure(out: report.Report, quick: bool) -> None:
     """Compare speed, memory and curves."""
+    _compare(out, quick)
+
+
+def system_prompt(out: report.Report, quick: bool) -> None:
+    """Compare on pairs that all begin with one system prompt: see `gym_torch.shared_prefixes`."""
+    _compare(out, quick, system=words(DATA, 150))
+
+
+def _compare(out: report.Report, quick: bool, **more: Any) -> None:
     steps, pairs = (3, 4) if quick else (8, 16)
     trial = precision_probe.trial(512)
     out.figures["precision"] = str(trial)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         model = write_model(scratch / "model", SMALL, DATA)
-        count = write_pairs(scratch / "pairs.jsonl", model, DATA, CUTOFF)
+        count = write_pairs(scratch / "pairs.jsonl", model, DATA, CUTOFF, **more)
         assert count >= steps * pairs, f"{count} pairs are too few"
         out.figures["tokens_a_pair"] = tokens(scratch / "pairs.jsonl", steps * pairs)
         spec = Preferring(
@@ -45,7 +55,7 @@ def measure(out: report.Report, quick: bool) -> None:
             output=str(scratch / "run"),
             steps=steps,
             rows=pairs,
-            data=source(DATA, CUTOFF),
+            data=source(DATA, CUTOFF, **more),
             pairs=str(scratch / "pairs.jsonl"),
             precision=trial.precision,
         )
@@ -106,4 +116,4 @@ def _flops(pairs: Path, first: int, end: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    report.main(measure, __doc__ or "")
+    report.main(measure, __doc__ or "", system_prompt=system_prompt)

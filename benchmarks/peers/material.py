@@ -64,10 +64,10 @@ def write_samples(into: Path, model: Path, data: str, cutoff: int, **more: Any) 
     return rows
 
 
-def write_pairs(into: Path, model: Path, data: str, cutoff: int) -> int:
-    """Tokenize pairs as Gym does, and write them as `prompt_ids`, `chosen_ids` and `rejected_ids`; return how many."""
+def write_pairs(into: Path, model: Path, data: str, cutoff: int, **more: Any) -> int:
+    """Tokenize pairs as Gym does, and write its parts as `prompt_ids` and so on; return how many. `more` as in `source`."""
     rows = []
-    for pair in _examples(model, data, cutoff, "dpo"):
+    for pair in _examples(model, data, cutoff, "dpo", **more):
         tokens, middle = pair.tokens.tolist(), pair.shared + pair.chosen
         sides = ((pair.shared, middle), (middle, len(tokens)))
         chosen, rejected = (tokens[start : start + int(pair.trained[start:end].sum())] for start, end in sides)
