@@ -8,7 +8,7 @@ from contextlib import aclosing
 from secrets import token_hex
 from typing import Any
 
-from gym_serve.answer_parser import Delta, ToolCall
+from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_serve.api.anthropic_schema import Message, Prompt
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import job_of

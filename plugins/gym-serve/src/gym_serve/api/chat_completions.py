@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gym_serve.answer_parser import Delta, ToolCall
+from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_schema import ChatMessage, ResponseFormat, Tool, ToolChoice, grammar_of, tool_grammar
 from gym_serve.api.errors import HTTPProblem

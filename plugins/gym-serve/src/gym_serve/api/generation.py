@@ -10,10 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from gym_data.chat.answer_format import AnswerFormat
-from gym_serve.answer_parser import Delta
+from gym_data.chat.answer_parser import Delta
+from gym_data.chat.channel_parser import parser_of
 from gym_serve.api.errors import ONCE, HTTPProblem
 from gym_serve.api.service import Service, told
-from gym_serve.channel_parser import parser_of
 from gym_serve.contract import Request, TokenLogprob, Usage
 from gym_serve.errors import Gone
 from gym_serve.names import Asked

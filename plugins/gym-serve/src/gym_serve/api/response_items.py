@@ -5,7 +5,7 @@ from __future__ import annotations
 from secrets import token_hex
 from typing import Any
 
-from gym_serve.answer_parser import Delta, ToolCall
+from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_serve.contract import Usage
 
 Told = list[tuple[str, dict[str, Any]]]  #: events by name, with their data

@@ -10,8 +10,8 @@ from typing import Any
 
 from gym_core import GymError
 from gym_data.chat.answer_format import AnswerFormat
-from gym_serve.answer_parser import Delta, ToolCall
-from gym_serve.channel_parser import parser_of
+from gym_data.chat.answer_parser import Delta, ToolCall
+from gym_data.chat.channel_parser import parser_of
 from gym_serve.contract import Engine, Request, Sampling, Usage
 from gym_serve.names import Asked, asked
 

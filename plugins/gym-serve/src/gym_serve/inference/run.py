@@ -14,9 +14,9 @@ from typing import Any
 from gym_core import GymError
 from gym_core.errors import Interrupted
 from gym_data.chat.answer_format import AnswerFormat
-from gym_serve.answer_parser import AnswerParser, Delta
+from gym_data.chat.answer_parser import AnswerParser, Delta
+from gym_data.chat.channel_parser import ChannelParser, parser_of
 from gym_serve.api.service import Service
-from gym_serve.channel_parser import ChannelParser, parser_of
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
 from gym_serve.inference.batch_rows import answered, drawn_by, refused, service_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gym_data.chat.answer_format import AnswerFormat
+from gym_data.chat.answer_parser import AnswerParser, Delta, StepParser, begun_of, tool_call
 from gym_data.chat.channels import CHANNEL, END, ENDS, MESSAGE, START, TO, ChannelReader, Header
-from gym_serve.answer_parser import AnswerParser, Delta, StepParser, begun_of, tool_call
 
 HEADS = (START, CHANNEL, TO)  #: what a header begins with
 LONGEST = 512  #: characters of a header

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from gym_data.chat.answer_format import AnswerFormat
+from gym_data.chat.answer_parser import AnswerParser, Delta
+from gym_data.chat.channel_parser import parser_of
 from gym_data.chat.channels import ChannelCalls
 from gym_data.chat.json_calls import CallFormat
 from gym_data.chat.named_calls import NamedCalls
 from gym_data.chat.tagged_calls import TaggedCalls
-from gym_serve.answer_parser import AnswerParser, Delta
-from gym_serve.channel_parser import parser_of
 
 TAGGED = AnswerFormat(CallFormat("<tool_call>\n", "\n</tool_call>"), "<think>", "</think>")
 PROMPTED = AnswerFormat(None, "<think>", "</think>", begins_thinking=True)
