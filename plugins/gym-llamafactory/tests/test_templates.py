@@ -15,6 +15,7 @@ from gym_core import RecipeError, load_recipe
 from gym_data import DatasetConfig
 from gym_data.formats import ShareGPT
 from gym_data.formats.parsing import tools_of
+from gym_data.next_turn import NextTurn
 from gym_data.rows import Conversation
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory
@@ -214,3 +215,24 @@ def test_gyms_own_recipe_keeps_the_models_own_template(bench: Bench) -> None:
 def test_a_template_that_is_not_there_names_the_nearest(bench: Bench) -> None:
     with pytest.raises(RecipeError, match="did you mean `vicuna`"):
         prepared(bench, [], template="vicunna")
+
+
+def test_what_follows_an_answer_is_what_every_template_writes_there(tokenizer: Tokenizer) -> None:
+    """Reinforcement learning goes on with an environment's message behind an answer that was sampled."""
+    asked, answered, told = (
+        {"role": role, "content": content}
+        for role, content in (("user", "one two"), ("assistant", "five six"), ("user", "three four"))
+    )
+    ended = 0
+    for name in known():
+        made = Tokenizer(tokenizer.path, LlamaFactory(format=name).build())
+        end = made.turn_ends[0] if made.turn_ends else None
+        shown = NextTurn(made).tokens([told], -1 if end is None else end)
+        whole = made.chat([asked, answered, told], generation_prompt=True)[0].tolist()
+        before, behind = whole[: -len(shown)], whole[-len(shown) :]
+        assert behind == shown, name
+        if end is not None:
+            assert before.pop() == end, name
+            ended += 1
+        assert made.decode(before).endswith("five six"), name
+    assert ended > 90

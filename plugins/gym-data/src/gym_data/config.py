@@ -111,7 +111,8 @@ class DatasetConfig(Data):
             raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
         path = locate(model["path"], model.get("revision"), weights=False)
         tokenised = load_object("gym_data.preview:tokenised")
-        found: dict[str, Any] = tokenised(self, path, algorithm.rows, recipe.train.seed, count, algorithm.branches)
+        asked = path, algorithm.rows, recipe.train.seed, count, algorithm.branches, algorithm.tools()
+        found: dict[str, Any] = tokenised(self, *asked)
         return found
 
     def prompts(self, seed: int) -> tuple[Sequence[Asked], Sequence[Asked]]:

@@ -91,6 +91,10 @@ class DataAlgorithm(Algorithm):
     likelier: ClassVar[bool] = True
     """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
 
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""
+        return ()
+
     def generated(self) -> int:
         """Return the most tokens that are generated behind a sample of the data and trained on; 0 where none are."""
         return 0

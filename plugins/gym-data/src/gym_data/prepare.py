@@ -24,6 +24,7 @@ from gym_data.mixing import divide
 from gym_data.provenance import answering, called, identity, maker
 from gym_data.report import report_of, seen_in_training
 from gym_data.row_reader import Reader
+from gym_data.rows import Tools
 from gym_data.streaming import Stream, StreamedData, streamed
 from gym_data.token_cache import Store
 from gym_data.tokenizer import Tokenizer
@@ -56,20 +57,22 @@ def prepare(
     day: date | None = None,
     branches: bool = False,
     made: bool = False,
+    tools: Tools = (),
 ) -> Prepared | StreamedData:
     """Return the examples of a configuration for the tokenizer of a model directory.
 
     `rows` is the shape the algorithm learns from; `seed` decides what is drawn, mixed by weight and held out; `day` is what chat
     templates are told that ask for the date and `config` does not say, by default today; with `branches`, sequences of one
     conversation that begin alike are one `Branched` example; `made` says that another process of the run has just made them, and
-    nothing is made again. Raises DataError where the sources cannot be read or nothing is left to learn.
+    nothing is made again; `tools` are what prompts offer whose rows offer none. Raises DataError where the sources cannot be read
+    or nothing is left to learn.
     """
     day = date.fromisoformat(config.date) if config.date else day or datetime.now(UTC).date()
     opened = open_tokenizer(config, tokenizer, day)
     if config.streaming:
-        return _streamed(config, opened, tokenizer, rows, seed, day, branches)
+        return _streamed(config, opened, tokenizer, rows, seed, day, branches, tools)
     most = cache_eviction.limit()
-    reader = Reader(config, rows, seed, branches)
+    reader = Reader(config, rows, seed, branches, tools)
     key = key_of(reader, opened, day)
     root = cache_dir() / "tokens"
     manifest = None if config.rebuild and not made else token_cache.find(root, key)
@@ -96,14 +99,21 @@ def prepare(
 
 
 def _streamed(
-    config: DatasetConfig, opened: Tokenizer, tokenizer: Path, rows: str, seed: int, day: date, branches: bool
+    config: DatasetConfig,
+    opened: Tokenizer,
+    tokenizer: Path,
+    rows: str,
+    seed: int,
+    day: date,
+    branches: bool,
+    tools: Tools,
 ) -> StreamedData:
     """Return windows of rows; what `validation_sources` hold is read whole before."""
     validation = None
     if config.validation_sources:
         whole = {"streaming": False, "sources": config.validation_sources, "validation_sources": []}
-        validation = prepare(config.model_copy(update=whole), tokenizer, rows, seed, day, branches).train
-    reader = Reader(config.model_copy(update={"validation_sources": []}), rows, seed, branches)
+        validation = prepare(config.model_copy(update=whole), tokenizer, rows, seed, day, branches, tools=tools).train
+    reader = Reader(config.model_copy(update={"validation_sources": []}), rows, seed, branches, tools)
     made_by = {**made_from(reader, opened, day), "seed": seed}
     return streamed(Stream(reader, opened), made_by, validation)
 
@@ -171,6 +181,7 @@ def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]
     dated = any("strftime_now" in text for text in tokenizer.templates.values())
     return {
         "shape": [reader.shape, reader.branches],
+        "tools": list(reader.tools),
         "options": reader.config.model_dump(mode="json", include=OPTIONS),
         "day": day.isoformat() if dated else None,
         "tokenizer": tokenizer.fingerprint,

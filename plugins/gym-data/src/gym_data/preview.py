@@ -16,6 +16,7 @@ from rich.text import Text
 from gym_data.byte_size import written
 from gym_data.examples import Example
 from gym_data.prepare import prepare
+from gym_data.rows import Tools
 from gym_data.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -28,10 +29,16 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | 
 
 
 def tokenised(
-    config: DatasetConfig, model: Path, shape: str, seed: int, count: int, branches: bool = False
+    config: DatasetConfig,
+    model: Path,
+    shape: str,
+    seed: int,
+    count: int,
+    branches: bool = False,
+    tools: Tools = (),
 ) -> dict[str, Any]:
     """Return the first examples, cut into runs that are trained on or only read, and the report."""
-    prepared = prepare(config, model, shape, seed, branches=branches)
+    prepared = prepare(config, model, shape, seed, branches=branches, tools=tools)
     tokenizer = Tokenizer(model)
     examples = [
         {

@@ -20,7 +20,7 @@ from gym_data.formats.detect import detect, detect_prompt
 from gym_data.formats.parsing import UntrainableRowError, no_marked_media
 from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
-from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, content_key
+from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, Tools, content_key
 from gym_data.tally import Tally
 
 PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
@@ -111,8 +111,9 @@ class Record:
 class Reader:
     """Reads all sources of a configuration, and counts."""
 
-    def __init__(self, config: DatasetConfig, shape: str, seed: int, branches: bool = False) -> None:
-        """Open the sources; `branches` says whether sequences of a conversation may be one example.
+    def __init__(self, config: DatasetConfig, shape: str, seed: int, branches: bool = False, tools: Tools = ()) -> None:
+        """Open the sources; `branches` says whether sequences of a conversation may be one example, `tools` are on offer in
+        prompts whose rows offer none.
 
         Raises DataError where one is missing, empty, or of no known format.
         """
@@ -121,7 +122,7 @@ class Reader:
         self.config = config
         self.shape = shape
         self.seed = seed
-        self.branches = branches
+        self.branches, self.tools = branches, tuple(map(dict, tools))
         self.opened = [self._open(source) for source in config.located()]
         self.tallies = [Tally(opened.name) for opened in self.opened]
         self._given: Sequence[Drawn] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 Message = dict[str, Any]
 """`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name` and other keys."""
+Tools = Sequence[Mapping[str, Any]]  #: functions as OpenAI describes them
 APART = "pairs with different prompts, each answer learnt after its own"
 MARKS = ("<image>", "<video>", "<audio>")
 MARKED = f"rows with {', '.join(MARKS[:-1])} or {MARKS[-1]} in their text, which stay text: only text is read"

@@ -97,7 +97,8 @@ def _prepared(recipe: Recipe, path: Path, train: Train, layout: Layout) -> Examp
     algorithm = torch_algorithm(recipe)
     assert recipe.data is not None  # such algorithms need some
     branches = algorithm.branches and may_share(recipe, layout)
-    prepared = recipe.data.build(tokenizer=path, rows=algorithm.rows, seed=train.seed, branches=branches)
+    asked = {"rows": algorithm.rows, "seed": train.seed, "branches": branches, "tools": algorithm.tools()}
+    prepared = recipe.data.build(tokenizer=path, **asked)
     examples: Examples = prepared.train
     return examples
 

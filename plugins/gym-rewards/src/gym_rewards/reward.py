@@ -24,6 +24,10 @@ class RewardInput:
     tokens: int = 0  #: length of the completion, in tokens
     finished: bool = True  #: whether the model ended it, rather than the limit of its length
     token_ids: Sequence[int] = ()  #: of the completion, the one that ended it included
+    turns: Sequence[
+        Mapping[str, Any]
+    ] = ()  #: messages after the prompt, where an environment answered; `text` is the last turn
+    environment_reward: float | None = None  #: what the environment gave for all turns; None where there was none
 
 
 class Score(Protocol):

@@ -45,7 +45,15 @@ class SeparateProcess:
 
     def __call__(self, inputs: Sequence[RewardInput], **known: Any) -> list[float | None]:
         """Return a number for each completion, or None; `known` is what the score takes beside. Raises as a worker does."""
-        told = [{**vars(item), "row": self._row(item.row), "messages": _sent(item.messages, [])} for item in inputs]
+        told = [
+            {
+                **vars(item),
+                "row": self._row(item.row),
+                "messages": _sent(item.messages, []),
+                "turns": _sent(item.turns, []),
+            }
+            for item in inputs
+        ]
         found, metrics = self.worker("scores", self.reference, self.options, told, known)
         self.metrics = {name: [*self.metrics.get(name, ()), *values] for name, values in metrics.items()}
         return cast(list[float | None], found)
@@ -104,7 +112,9 @@ def serve(what: str, reference: str, options: str, *more: Any) -> Any:
         columns = cast(Selective, score).columns if reward.names_columns else None
         return None if columns is None else list(columns)
     told, known = more
-    inputs = [RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", "messages")}) for each in told]
+    inputs = [
+        RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", "messages", "turns")}) for each in told
+    ]
     if not reward.logs_metrics:
         return plain(score(inputs, **known)), {}
     logging = cast(Logging, score)

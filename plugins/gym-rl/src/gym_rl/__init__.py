@@ -10,6 +10,7 @@ from gym_rl.config.reinforce_plus_plus import ReinforcePP
 from gym_rl.config.reinforce_plus_plus_baseline import ReinforcePPBaseline
 from gym_rl.config.remax import ReMax
 from gym_rl.config.rloo import RLOO
+from gym_rl.environment import Action, Environment, StepResult
 from gym_rl.rollout_engine import RolloutEngineConfig
 
 __version__ = "0.1.0"
@@ -17,11 +18,14 @@ __all__ = [
     "OPO",
     "PPO",
     "RLOO",
+    "Action",
     "ClippedPolicyGradient",
+    "Environment",
     "LocalEngineConfig",
     "PolicyGradient",
     "ReMax",
     "ReinforcePP",
     "ReinforcePPBaseline",
     "RolloutEngineConfig",
+    "StepResult",
 ]

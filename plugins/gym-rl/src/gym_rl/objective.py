@@ -19,7 +19,7 @@ from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
 from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.experience import Rollout
+from gym_rl.rollouts.experience import RAGGED, Rollout
 from gym_rl.rollouts.routing_replay import lay_out_experts
 from gym_rl.rollouts.top_p_mask import top_p_sets
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
@@ -58,7 +58,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         columns = {
             name: torch.from_numpy(np.concatenate([rollout.columns[name] for rollout in rollouts]))
             for name in rollouts[0].columns
-            if name not in ("experts", "nucleus_size")
+            if name not in ("experts", *RAGGED.values())
         }
         batch = lay_out(self.layout, groups, columns)
         experts = lay_out_experts(self.layout, *segments(groups), rollouts)

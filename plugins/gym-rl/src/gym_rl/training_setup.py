@@ -12,10 +12,12 @@ from typing import Any
 from torch import Tensor
 
 from gym_core import Artifact, RecipeError
+from gym_data.kinds import Data
 from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.config.base import PolicyGradient
+from gym_rl.environment import Episodes
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
@@ -25,12 +27,14 @@ from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
+from gym_rl.rollouts.multi_turn import MultiTurn
 from gym_rl.rollouts.rollout_loop import Rollouts, Shares
 from gym_rl.rollouts.top_p_mask import with_top_p_sets
 from gym_torch.console import say, warn
 from gym_torch.contract_checks import promised
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.distributed.strategies import shards
+from gym_torch.kinds import part
 from gym_torch.model.expert_routing import Routers
 from gym_torch.observer import Observer, Progress
 from gym_torch.policy import Policy
@@ -73,14 +77,17 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         engine = stack.enter_context(closing(build_engine(parts, tokenizer)))
         log, seed = CompletionLog(parts, tokenizer), parts.train.seed
         processes = int(parts.accelerator.process_index), int(parts.accelerator.num_processes)
-        generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed, *processes)
+        multi_turn = build_environment(parts, tokenizer)
+        generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed, *processes, multi_turn)
         scores = RoundScores(parts, {**passes(parts, engine), **more})
         fingerprint = parts.data.fingerprint
         source = Rollouts(generator, parts.train, parts.layout, fingerprint, scores.columns, log.round, scores.sampled)
         evaluation, held_out = None, parts.data.validation
         if held_out:
             asked = evaluation_options(config), held_out
-            generator = RolloutGenerator(*asked, engine, tokenizer, rewards, seed, *processes, baselines=False)
+            generator = RolloutGenerator(
+                *asked, engine, tokenizer, rewards, seed, *processes, multi_turn, baselines=False
+            )
             evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
         resources = [stack.pop_all()]
     return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)
@@ -99,6 +106,16 @@ def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
         routers=Routers(adapted.model) if config.routing_replay else None,
     )
     return promised(built, RolloutEngine, config.rollouts, "algorithm.rollouts")  # type: ignore[type-abstract]
+
+
+def build_environment(parts: RLParts, tokenizer: Tokenizer) -> MultiTurn | None:
+    """Return what has the environment of a recipe answer. Raises PluginError where it builds something else."""
+    environment, data = parts.config.environment, part(parts.run.recipe, Data)
+    if environment is None:
+        return None
+    episodes = promised(environment.build(), Episodes, environment, "algorithm.environment")  # type: ignore[type-abstract]
+    chats = data.tokenizer(parts.model.path) if data else None  # with the template that prompts were written by
+    return MultiTurn(environment, episodes, chats or tokenizer)
 
 
 def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:

@@ -201,7 +201,7 @@ def _prompt(reader: Reader, record: Record) -> RenderRequest:
     assert isinstance(record.row, Prompt)
     conversation = record.row.conversation
     messages = with_system(conversation.messages, reader.config.system)
-    return RenderRequest(messages, conversation.tools, prompt=True, values=conversation.values)
+    return RenderRequest(messages, conversation.tools or reader.tools, prompt=True, values=conversation.values)
 
 
 def _request(reader: Reader, conversation: Conversation, train_on: str) -> RenderRequest:

@@ -138,7 +138,7 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
         assert isinstance(row, Prompt)
         answer = {"role": "assistant", "content": str(row.row.get("answer", ""))}
         messages = (*row.conversation.messages, answer)
-        return None, [_answered(turns, Conversation(messages, row.conversation.tools))]
+        return None, [_answered(turns, Conversation(messages, row.conversation.tools or reader.tools))]
 
     for record, _, (pairs,) in _written(reader, turns, asked):
         prompt, answer = _one_turn(turns, pairs)

@@ -74,7 +74,7 @@ class FunctionScore:
     def __init__(self, config: PythonFunction) -> None:
         """Import the function. Raises GymError where there is none."""
         self.config = config
-        self.function = _load(config.function)
+        self.function = load_function(config.function, "algorithm.rewards", FIX)
         parameters = inspect.signature(self.function).parameters.values()
         self.metrics: dict[str, list[float]] = {}  #: by name, what the function had logged
         self._takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -132,7 +132,7 @@ class FunctionScore:
         columns = {name: [item.row.get(name) for item in inputs] for item in inputs for name in item.row}
         texts = [item.text for item in inputs]
         messages = [list(item.messages) for item in inputs]
-        said = [[{"role": "assistant", "content": text}] for text in texts]
+        said = [list(item.turns) or [{"role": "assistant", "content": item.text}] for item in inputs]
         asked = ["\n\n".join(str(part.get("content") or "") for part in prompt) for prompt in messages]
         return columns | {
             "inputs": list(inputs),
@@ -154,18 +154,19 @@ async def _awaited(scores: Any) -> Any:
     return await scores
 
 
-def _load(reference: str) -> Callable[..., Any]:
+def load_function(reference: str, key: str, fix: str) -> Callable[..., Any]:
+    """Return what `module:name` or `file.py:name` stands for. Raises GymError, of this key, where that cannot be called."""
     where, _, name = reference.rpartition(":")
     try:
         found = _from_file(Path(where), name) if where.endswith(".py") else load_object(reference)
     except (ImportError, AttributeError, OSError) as error:
         raise GymError(
             f"{reference}: {error}",
-            key="algorithm.rewards",
-            fix=FIX,
+            key=key,
+            fix=fix,
         ) from None
     if not callable(found):
-        raise GymError(f"{reference} is a {type(found).__name__}, no function", key="algorithm.rewards")
+        raise GymError(f"{reference} is a {type(found).__name__}, no function", key=key)
     return found  # type: ignore[no-any-return]
 
 

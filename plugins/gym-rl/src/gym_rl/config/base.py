@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
@@ -11,6 +11,7 @@ from gym_core import Slot
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
 from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.environment import Environment
 from gym_rl.rollout_engine import RolloutEngineConfig
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
@@ -53,6 +54,8 @@ class PolicyGradient(TorchAlgorithm):
     """Reward functions and reward models; the reward of a completion is the weighted sum of their scores."""
     rollouts: Annotated[SerializeAsAny[RolloutEngineConfig], Slot("rollouts", default="local")] = LocalEngineConfig()
     """Rollout engine: generates the completions."""
+    environment: Annotated[SerializeAsAny[Environment] | None, Slot("environments")] = None
+    """Environment: answers the model, turn after turn, before a completion is scored; by default a completion is one turn."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Reward timeout: seconds that a reward may take for the completions of a round."""
     on_error: Literal["stop", "mask"] = "stop"
@@ -65,7 +68,7 @@ class PolicyGradient(TorchAlgorithm):
     """Iterations over the completions of a round: how often each of them is learnt from (`num_iterations` in TRL, `ppo_epochs` in
     verl). A round has that many times `num_mini_batches` optimizer steps."""
     max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
-    """Maximum length of a completion, in tokens."""
+    """Maximum length of a completion, in tokens: all of its turns, and what an environment says between them."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature. The policy is trained at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -117,7 +120,7 @@ class PolicyGradient(TorchAlgorithm):
 
     def check(self) -> None:
         """Raise GymError where something is not there that a reward or the rollout engine needs."""
-        for component in (*self.judges(), self.rollouts):
+        for component in filter(None, (*self.judges(), self.rollouts, self.environment)):
             component.check()
 
     def truncation(self) -> Truncation:
@@ -138,6 +141,10 @@ class PolicyGradient(TorchAlgorithm):
     def shares_prefixes(self) -> bool:
         """Return whether prompts may: not where each of their tokens has experts of its own."""
         return not self.routing_replay
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the functions that an environment offers."""
+        return self.environment.tools() if self.environment else ()
 
     def generated(self) -> int:
         """Return the most tokens of a completion."""
@@ -165,6 +172,12 @@ class PolicyGradient(TorchAlgorithm):
                 raise ValueError("`filter_metric` does nothing where `max_resample` is 0")
             if self.filter_metric not in known:
                 raise ValueError(f"`filter_metric` names no reward of the recipe: there are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _forces(self) -> Self:
+        if self.routing_replay and self.environment:
+            raise ValueError("`routing_replay` does not know the experts of what an `environment` says")
         return self
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ def samples(
             made.prompt.id,
             tokenizer.decode(made.prompt.tokens),
             tokenizer.decode(made.tokens[:-1] if finished[number] else made.tokens),
-            len(made.tokens),
+            int(made.trained.sum()),
             finished[number],
             rewards[number],
             {name: said[number] for name, said in scores.items()},

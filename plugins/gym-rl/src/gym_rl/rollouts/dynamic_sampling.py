@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gym_rl.config.base import PolicyGradient
-from gym_rl.rollouts.experience import OF_ANSWERS, Experience
+from gym_rl.rollouts.experience import OF_ANSWERS, RAGGED, Experience
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.routing_replay import concatenate_prompt_experts
 
@@ -106,9 +106,11 @@ def select_groups(experience: Experience, groups: Tensor) -> Experience:
         baselines=None if experience.baselines is None else experience.baselines[answers],
         **{table: {name: said[answers] for name, said in getattr(experience, table).items()} for table in OF_ANSWERS},
         columns={name: column[tokens] for name, column in experience.columns.items()},
-        nucleus=None
-        if experience.nucleus is None
-        else experience.nucleus[tokens.repeat_interleave(experience.columns["nucleus_size"])],
+        **{
+            name: ragged[tokens.repeat_interleave(experience.columns[size])]
+            for name, size in RAGGED.items()
+            if (ragged := getattr(experience, name)) is not None
+        },
         prompt_experts=None if experience.prompt_experts is None else experience.prompt_experts[groups],
     )
 
@@ -130,7 +132,11 @@ def concatenate(rounds: Sequence[Experience]) -> Experience:
         baselines=None if first.baselines is None else torch.cat([cast(Tensor, each.baselines) for each in rounds]),
         **{table: _below([getattr(each, table) for each in rounds], lengths) for table in OF_ANSWERS},
         columns={name: torch.cat([each.columns[name] for each in rounds]) for name in first.columns},
-        nucleus=None if first.nucleus is None else torch.cat([cast(Tensor, each.nucleus) for each in rounds]),
+        **{
+            name: torch.cat([getattr(each, name) for each in rounds])
+            for name in RAGGED
+            if getattr(first, name) is not None
+        },
         prompt_experts=concatenate_prompt_experts([each.prompt_experts for each in rounds]),
     )
 

@@ -13,7 +13,7 @@ from gym_rl.rollouts.metrics import rollout_metrics
 from gym_torch.loop.job import Job
 
 #: what is said of held-out completions, beside each reward: the rest of a round's metrics matters in training
-LOGGED = ("reward", "completions/mean_length", "completions/clipped_ratio")
+LOGGED = ("reward", "completions/mean_length", "completions/clipped_ratio", "num_turns/mean")
 
 
 def evaluation_options(config: PolicyGradient) -> PolicyGradient:

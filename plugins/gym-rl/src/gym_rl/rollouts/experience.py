@@ -11,6 +11,7 @@ there in the end.
 | `values`, `returns` | of a critic |
 | `advantages` | without a gradient |
 | `nucleus_size` | int64: number of tokens that could be drawn at the token, where not all could; see `Experience.nucleus` |
+| `observation_size` | int64, with an environment: number of its tokens before the token; see `Experience.observations` |
 | `experts` | with routing replay, int16 `[n, layers, k]`: the experts of the token (`gym_torch.model.expert_routing`) |
 """
 
@@ -31,14 +32,18 @@ from gym_torch.source import Examples
 
 @dataclass(frozen=True)
 class Rollout:
-    """One completion, an `Example` of which every token is trained on."""
+    """One completion, an `Example` of which every token is trained on that the model wrote."""
 
     id: str  #: row of the prompt, and number of the completion
     group: int  #: completions of one group have one prompt
     prompt: Example
-    tokens: npt.NDArray[np.int32]  #: of the completion alone, `[length]`, the one that ends it included
-    trained: npt.NDArray[np.bool_]  #: all of them, `[length]`
-    columns: Mapping[str, npt.NDArray[Any]]  #: by name, what is known of each token, `[length, ...]`
+    tokens: npt.NDArray[
+        np.int32
+    ]  #: of the completion alone, `[length]`, the one that ends it and an environment's included
+    trained: npt.NDArray[np.bool_]  #: those that the model wrote, `[length]`
+    columns: Mapping[
+        str, npt.NDArray[Any]
+    ]  #: by name, what is known of each token that the model wrote, `[written, ...]`
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
     nucleus: npt.NDArray[np.int32] | None = (
         None  #: tokens that could be drawn, one token of the completion after another
@@ -55,8 +60,8 @@ class Experience:
     number: Tensor  #: [] int64, of the round, from 0
     groups: Tensor  #: [completions] int64, number of the group, from 0
     prompts: Tensor  #: [completions] int64, index of the prompt of each completion
-    lengths: Tensor  #: [completions] int64
-    tokens: Tensor  #: [sum of lengths] int32
+    lengths: Tensor  #: [completions] int64, in tokens that the model wrote
+    tokens: Tensor  #: [sum of lengths] int32, those
     finished: Tensor  #: [completions] bool, whether the model ended it
     rewards: Tensor  #: [completions] fp64, weighted sums; NaN where it was not scored
     compared: Tensor | None = None
@@ -74,6 +79,8 @@ class Experience:
     nucleus: Tensor | None = (
         None  #: [sum of the column `nucleus_size`] int32, the tokens that could be drawn at each token, where not all could
     )
+    observations: Tensor | None = None
+    """[sum of the column `observation_size`] int32, the tokens of an environment before each token; None where there is none."""
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay
 
     @property
@@ -128,19 +135,24 @@ class Experience:
         bounds = [0, *torch.cumsum(self.lengths, 0).tolist()]
         tokens, columns = self.tokens.numpy(), {name: column.numpy() for name, column in self.columns.items()}
         experts = None if self.prompt_experts is None else self.prompt_experts.numpy()
-        kept = self._split_top_p_sets()
+        kept = self._split(self.nucleus, "nucleus_size")
+        shown = self._split(self.observations, "observation_size")
         made = []
         for number, index in enumerate(self.prompts.tolist()):
             part = slice(bounds[number], bounds[number + 1])
             prompt = prompts[index]
             group = int(self.groups[number])
+            own, trained = tokens[part], np.ones(part.stop - part.start, dtype=np.bool_)
+            if shown is not None:
+                before = np.repeat(np.arange(len(own)), columns["observation_size"][part])
+                own, trained = np.insert(own, before, shown[number]), np.insert(trained, before, False)
             made.append(
                 Rollout(
                     f"{prompt.id}/{number}",
                     group,
                     prompt,
-                    tokens[part],
-                    np.ones(part.stop - part.start, dtype=np.bool_),
+                    own,
+                    trained,
                     {name: column[part] for name, column in columns.items()},
                     None if experts is None else experts[group, : len(prompt.tokens)],
                     None if kept is None else kept[number],
@@ -150,12 +162,17 @@ class Experience:
             )
         return made
 
-    def _split_top_p_sets(self) -> list[npt.NDArray[np.int32]] | None:
-        if self.nucleus is None:
+    def _split(self, ragged: Tensor | None, size: str) -> list[npt.NDArray[np.int32]] | None:
+        """Return the parts of each completion, which has as many of them before or at each token as column `size` says."""
+        if ragged is None:
             return None
-        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns["nucleus_size"])
-        return [part.numpy() for part in self.nucleus.split(counts.tolist())]
+        counts = torch.zeros_like(self.lengths).index_add(0, self.owner, self.columns[size])
+        return [part.numpy() for part in ragged.split(counts.tolist())]
 
 
+RAGGED = {
+    "nucleus": "nucleus_size",
+    "observations": "observation_size",
+}  #: by field, the column that counts it for each token
 OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each completion
 _TABLES = (*OF_ANSWERS, "columns")

@@ -20,7 +20,9 @@ from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_rl.rollouts.engine_output_check import check
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.greedy_baseline import split_baselines
+from gym_rl.rollouts.multi_turn import MultiTurn
 from gym_rl.rollouts.routing_replay import recorded_experts
+from gym_rl.rollouts.trajectory import Trajectory, observations_of
 from gym_torch.batch import Example
 from gym_torch.console import warn
 from gym_torch.generation.row import Completion
@@ -54,6 +56,7 @@ class RolloutGenerator:
     seed: int = 0
     process: int = 0  #: number of this process: each samples its share of the completions
     processes: int = 1
+    multi_turn: MultiTurn | None = None  #: has an environment answer, where the recipe names one
     baselines: bool = True  #: whether greedy completions are asked for beside, where the algorithm compares with them
     told: set[str] = field(default_factory=set)  #: rewards of which it was said that they failed, or say nothing
 
@@ -69,9 +72,9 @@ class RolloutGenerator:
         size = self.config.group_size
         mine = [place for place in range(len(asked)) if place // size % self.processes == self.process]
         prompts = [self.prompts[int(asked[place])] for place in mine]
-        made = self._answers(prompts, [streams[place] for place in mine])
+        made = self._sampled(prompts, [streams[place] for place in mine])
         once = prompts[::size] if self.baselines and self.config.greedy_baseline else []
-        greedy = self._answers(once, range(len(once)), greedy=True) if once else []
+        greedy = self._sampled(once, range(len(once)), greedy=True) if once else []
         judged = self.judge([self._read(*pair) for pair in zip([*prompts, *once], [*made, *greedy], strict=True)])
         judged, bases = split_baselines(judged, len(mine), size) if once else (judged, [None] * len(mine))
         compared = judged.totals if judged.compared is None else judged.compared
@@ -86,15 +89,17 @@ class RolloutGenerator:
             tables.pop("failed")  # a failure would have ended the run
         self._tell(tables.get("failed", {}), {name: why for each in reasons for name, why in each.items()})
         self._tell_silent(tables["scores"])
-        experts, prompt_experts = recorded_experts(every, size) if self.config.routing_replay else (None, None)
-        sampled = torch.tensor([value for answer in every for value in answer.log_probs], dtype=torch.float32)
+        answers = [one.completion for one in every]
+        experts, prompt_experts = recorded_experts(answers, size) if self.config.routing_replay else (None, None)
+        sampled = torch.tensor([value for answer in answers for value in answer.log_probs], dtype=torch.float32)
+        between, observations = observations_of(every)
         return Experience(
             number=torch.tensor(number),
             groups=torch.arange(len(asked)) // size,
             prompts=torch.from_numpy(asked.astype("int64")),
-            lengths=torch.tensor([len(answer.tokens) for answer in every]),
-            tokens=torch.tensor([token for answer in every for token in answer.tokens], dtype=torch.int32),
-            finished=torch.tensor([answer.finished for answer in every]),
+            lengths=torch.tensor([len(answer.tokens) for answer in answers]),
+            tokens=torch.tensor([token for answer in answers for token in answer.tokens], dtype=torch.int32),
+            finished=torch.tensor([answer.finished for answer in answers]),
             rewards=_numbers(totals),
             compared=_numbers(apart),
             baselines=_numbers(against) if self.baselines and self.config.greedy_baseline else None,
@@ -103,22 +108,42 @@ class RolloutGenerator:
                 "sampling_log_probs": sampled,
                 **({"old_log_probs": sampled.clone()} if self.engine.exact else {}),
                 **({"experts": experts} if experts is not None else {}),
+                **({"observation_size": between} if self.multi_turn else {}),
             },
+            observations=observations if self.multi_turn else None,
             prompt_experts=prompt_experts,
         )
 
-    def _answers(self, prompts: Sequence[Prompt], streams: Sequence[int], greedy: bool = False) -> list[Completion]:
-        config, longest = self.config, self.config.max_new_tokens
-        asked = RolloutRequest([prompt.tokens.tolist() for prompt in prompts], longest, streams=streams)
+    def _sampled(self, prompts: Sequence[Prompt], streams: Sequence[int], greedy: bool = False) -> list[Trajectory]:
+        config = self.config
+        asked = RolloutRequest([prompt.tokens.tolist() for prompt in prompts], config.max_new_tokens, streams=streams)
         if not greedy:
             asked = replace(asked, temperature=config.temperature, seed=self.seed, **config.truncation())
-        made = self.engine.generate(asked)
-        check(made, [prompt.id for prompt in prompts], longest, called(config.rollouts))
+        if self.multi_turn:
+            return self.multi_turn(prompts, asked, self._generate)
+        return [Trajectory(made, self._text(made)) for made in self._generate(asked, [prompt.id for prompt in prompts])]
+
+    def _generate(self, request: RolloutRequest, rows: Sequence[str]) -> list[Completion]:
+        made = self.engine.generate(request)
+        check(made, rows, request.max_new_tokens, called(self.config.rollouts))
         return made
 
-    def _read(self, prompt: Prompt, made: Completion) -> RewardInput:
-        text = self.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
-        return RewardInput(text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, made.tokens)
+    def _text(self, made: Completion) -> str:
+        return self.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
+
+    def _read(self, prompt: Prompt, made: Trajectory) -> RewardInput:
+        own = made.completion
+        return RewardInput(
+            made.text,
+            prompt.row,
+            prompt.messages,
+            prompt.id,
+            len(own.tokens),
+            own.finished,
+            own.tokens,
+            made.turns,
+            made.reward,
+        )
 
     def _tell(self, failed: Mapping[str, torch.Tensor], reasons: Mapping[str, str]) -> None:
         """Say once of each reward that it failed. Raises GymError where it did on every completion: it is broken."""

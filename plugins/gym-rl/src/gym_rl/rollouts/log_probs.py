@@ -42,7 +42,7 @@ def scored(
     found: list[tuple[int, dict[str, np.ndarray]]] = []
     for answers in batches:
         batch = collate(answers).to(device)
-        ends = np.cumsum([len(answer.tokens) for answer in answers])[:-1]
+        ends = np.cumsum([int(answer.trained.sum()) for answer in answers])[:-1]
         parts = {name: np.split(score(batch).float().cpu().numpy(), ends) for name, score in passes.items()}
         found += [
             (answer.number, {name: part[place] for name, part in parts.items()}) for place, answer in enumerate(answers)

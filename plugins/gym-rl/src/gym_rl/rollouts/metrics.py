@@ -27,12 +27,22 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         **failures,
         "frac_reward_zero_std": 1 - float(experience.nonzero_std.double().mean()),
         "completions/mean_length": float(experience.lengths.double().mean()),
+        **_turns(experience),
         "completions/clipped_ratio": 1 - float(experience.finished.double().mean()),
         # What is drawn from a distribution is as surprising on average as its entropy says.
         "entropy": -float(experience.columns["sampling_log_probs"].double().mean()),
         **({"kl": _kl(experience)} if "ref_log_probs" in experience.columns else {}),
         **({"explained_variance": _explained(experience)} if "returns" in experience.columns else {}),
     }
+
+
+def _turns(experience: Experience) -> dict[str, float]:
+    """Return the mean number of turns of the model, and of tokens that an environment showed it; nothing without one."""
+    if experience.observations is None:
+        return {}
+    count, sizes = len(experience.lengths), experience.columns["observation_size"]
+    turns = count + int((sizes > 0).sum())
+    return {"num_turns/mean": turns / count, "completions/mean_observation_length": int(sizes.sum()) / count}
 
 
 def _kl(experience: Experience) -> float:

@@ -37,7 +37,7 @@ def with_top_p_sets(
         batch = collate(answers).to(device)
         pairs = tokens(batch).cpu()
         counts = torch.bincount(pairs[:, 0], minlength=len(batch.targets))
-        lengths = [len(answer.tokens) for answer in answers]
+        lengths = [int(answer.trained.sum()) for answer in answers]
         own = counts.split(lengths)
         sets = pairs[:, 1].int().split([int(part.sum()) for part in own])
         found += [(one.number, a.numpy(), b.numpy()) for one, a, b in zip(answers, own, sets, strict=True)]

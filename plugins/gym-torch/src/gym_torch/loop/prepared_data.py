@@ -207,6 +207,7 @@ def prepare(config: TorchAlgorithm, run: Run, model: LoadedModel) -> Prepared:
         seed=recipe.train.seed,
         day=begun(run.record),
         branches=config.branches and may_share(recipe, model.layout),
+        tools=config.tools(),
     )
     first: list[object] = []
     run.ranks.agree(lambda: first.append(build()))

@@ -1,0 +1,76 @@
+"""What an environment is: a component that answers the model, turn after turn. It knows no tensors and no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from pydantic import PositiveInt
+
+from gym_core.component import Component
+
+Message = Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """A call of a function."""
+
+    name: str
+    arguments: str  #: JSON of an object, or what the model wrote in its place
+
+
+@dataclass(frozen=True)
+class Action:
+    """One turn of the model."""
+
+    text: str  #: all that it wrote, without the token that ended the turn
+    content: str = ""  #: that without thoughts and calls
+    calls: Sequence[Call] = ()  #: of functions on offer, in the form of the chat template
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What an environment makes of one turn of the model."""
+
+    messages: Sequence[Message] = ()  #: what the model is shown next, roles and contents; none ends the episode
+    reward: float = 0.0  #: what the turn earned; the reward `environment` is the sum over an episode
+
+
+class Episode(Protocol):
+    """One completion under way, from its prompt to its end."""
+
+    def step(self, action: Action) -> StepResult:
+        """Return what follows a turn of the model."""
+        ...
+
+
+@runtime_checkable
+class Episodes(Protocol):
+    """Begins episodes."""
+
+    def __call__(self, row: Mapping[str, Any], messages: Sequence[Message]) -> Episode:
+        """Return an episode that begins with this prompt; `row` holds the columns of the row that it comes from.
+
+        Episodes of a round are stepped side by side, each in a thread of its own. Resuming a run is exact where an episode is a
+        function of its row and of what the model writes.
+        """
+        ...
+
+
+class Environment(Component):
+    """Answers the model during rollouts; named by an algorithm's `environment`.
+
+    `build()` returns what begins episodes: `gym_rl.environment.Episodes`.
+    """
+
+    kind: ClassVar[str] = "environments"
+    example: ClassVar[Mapping[str, Any]] = {}
+    """A row that an episode of its examples begins with; for documentation and tests."""
+
+    max_turns: PositiveInt = 8
+    """Most turns of the model in one completion; one that the environment would go on with then counts as cut off."""
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""
+        return ()

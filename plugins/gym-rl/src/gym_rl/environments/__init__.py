@@ -1,0 +1,1 @@
+"""Environments that gym-rl brings, and the reward of what they give."""

@@ -1,0 +1,93 @@
+"""Their options; nothing heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from gym_core.component import load_object
+from gym_core.errors import GymError
+from gym_rewards import Reward, RewardInput
+from gym_rewards.source_check import located
+from gym_rl.environment import Environment
+
+FIX = "write `package.module:name` or `path/file.py:name`"
+
+
+class PythonEnvironment(Environment):
+    """A class of yours: `Class(row, messages, **options)` begins an episode, and its `step(action)` returns what follows a turn.
+
+    `action.text` is what the model wrote (`gym_rl.Action`). What follows is a `gym_rl.StepResult`, or a text, which the user says
+    next, or None where the episode ends.
+    """
+
+    target: ClassVar[str] = "gym_rl.environments.python_class:PythonEpisodes"
+    example: ClassVar[Mapping[str, Any]] = {"answer": 7}
+
+    environment: Annotated[str, Field(pattern=r".:.", examples=["gym_rl.environments.guess_number:GuessNumber"])]
+    """`package.module:Class`, or `path/to/file.py:Class`; a relative path starts at the recipe, or, where that is no file, where
+    the command runs."""
+    options: dict[str, Any] = {}
+    """Further arguments, by name."""
+
+    @field_validator("environment")
+    @classmethod
+    def _stands(cls, environment: str, info: ValidationInfo) -> str:
+        folder = (info.context or {}).get("folder")
+        return environment if folder is None else located(environment, folder)
+
+    def check(self) -> None:
+        """Raise GymError where no such class stands there; nothing of it is run."""
+        try:
+            located(self.environment, Path())
+        except ValueError as error:
+            raise GymError(str(error), key="algorithm.environment", fix=FIX) from None
+
+
+class ToolsEnvironment(Environment):
+    """Functions of yours that the model may call; a turn without a call ends the episode.
+
+    Prompts offer them as the chat template has it, described by their signature and docstring. What a function returns is shown
+    as a message of the role `tool`, and so is an error, which the model may learn from.
+    """
+
+    target: ClassVar[str] = "gym_rl.environments.tools:ToolEpisodes"
+
+    functions: Annotated[
+        list[Annotated[str, Field(pattern=r".:.")]],
+        Field(min_length=1, examples=[["gym_rl.environments.calculator:calculator"]]),
+    ]
+    """`package.module:function`, or `path/to/file.py:function`, with type hints and a docstring that describes each argument
+    (`Args:`); a relative path starts at the recipe, or, where that is no file, where the command runs."""
+
+    @field_validator("functions")
+    @classmethod
+    def _stand(cls, functions: list[str], info: ValidationInfo) -> list[str]:
+        folder = (info.context or {}).get("folder")
+        return functions if folder is None else [located(function, folder) for function in functions]
+
+    def check(self) -> None:
+        """Raise GymError where one of them does not stand there; nothing of them is run."""
+        for function in self.functions:
+            try:
+                located(function, Path())
+            except ValueError as error:
+                raise GymError(str(error), key="algorithm.environment", fix=FIX) from None
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return what their signatures and docstrings say. Raises GymError where that is not enough."""
+        described: Callable[..., Sequence[Mapping[str, Any]]] = load_object("gym_rl.environments.tools:described")
+        return described(self.functions)
+
+
+class EnvironmentReward(Reward):
+    """What the environment gave for the turns of a completion, summed."""
+
+    target: ClassVar[str] = "gym_rl.environments.environment_score:EnvironmentScore"
+    better: ClassVar[tuple[RewardInput, RewardInput] | None] = (
+        RewardInput("7", environment_reward=1.0),
+        RewardInput("3", environment_reward=0.0),
+    )

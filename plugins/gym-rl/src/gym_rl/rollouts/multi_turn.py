@@ -1,0 +1,161 @@
+"""Completions of several turns: the model writes, the environment answers, until an episode ends or no room is left.
+
+What the model is shown of the environment stands between the tokens that it sampled, and is not trained on. The model goes on
+from the very tokens that were there; none is rendered or encoded again, so a token is trained on after what it was sampled after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from gym_core import GymError
+from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.channel_parser import parser_of
+from gym_data.formats.parsing import tools_of
+from gym_data.next_turn import NextTurn
+from gym_data.tokenizer import Tokenizer
+from gym_rl.environment import Action, Call, Environment, Episode, Episodes, Message, StepResult
+from gym_rl.rollout_engine import RolloutRequest
+from gym_rl.rollouts.trajectory import Trajectory
+from gym_torch.contract_checks import promised
+from gym_torch.generation.row import Completion
+
+TURN = 1 << 40  #: by which the streams of random numbers of two turns differ: more than there are completions
+KEY = "algorithm.environment"
+THREADS = 16  #: episodes that are stepped at once
+
+Generate = Callable[[RolloutRequest, Sequence[str]], list[Completion]]
+"""From a request and the names of its rows to completions."""
+
+
+class Asked(Protocol):
+    """A prompt, as far as an environment and messages of errors need it."""
+
+    @property
+    def id(self) -> str:
+        """Row of the prompt."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Roles and contents."""
+        ...
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """All columns."""
+        ...
+
+
+@dataclass
+class _Player:
+    """One episode under way."""
+
+    name: str
+    prompt: Sequence[int]
+    stream: int
+    episode: Episode
+    tools: Sequence[Mapping[str, Any]]  #: on offer
+    trajectory: Trajectory = field(default_factory=lambda: Trajectory(reward=0.0))
+    pending: list[int] = field(default_factory=list)  #: what the next turn is shown
+    going: bool = True
+
+    def room(self, most: int) -> int:
+        """Return how many tokens of `most` are left."""
+        return most - self.trajectory.size - len(self.pending)
+
+
+class MultiTurn:
+    """Has an environment answer what an engine writes."""
+
+    def __init__(self, environment: Environment, episodes: Episodes, tokenizer: Tokenizer) -> None:
+        """Take what begins episodes. Raises DataError where the model has no chat template."""
+        self.environment, self.episodes, self.tokenizer = environment, episodes, tokenizer
+        self.next_turn, self.format = NextTurn(tokenizer), answer_format_of(tokenizer)
+        self.tools = environment.tools()
+
+    def __call__(self, prompts: Sequence[Asked], asked: RolloutRequest, generate: Generate) -> list[Trajectory]:
+        """Return a trajectory for each prompt of a request.
+
+        The request says how tokens are drawn, and how many may follow a prompt, those of the environment included. Raises
+        GymError with the row where the environment fails.
+        """
+        players = [
+            _Player(prompt.id, tokens, stream, self._begun(prompt), tools_of(prompt.row.get("tools")) or self.tools)
+            for prompt, tokens, stream in zip(prompts, asked.prompts, asked.streams, strict=True)
+        ]
+        for turn in range(self.environment.max_turns):
+            going = [one for one in players if one.going]
+            if not going:
+                break
+            self._write(going, asked, turn, generate)
+            with ThreadPoolExecutor(THREADS) as threads:
+                results = list(threads.map(self._step, going))
+            for one, result in zip(going, results, strict=True):
+                self._take(one, result, asked.max_new_tokens, turn + 1 == self.environment.max_turns)
+        return [one.trajectory for one in players]
+
+    def _begun(self, prompt: Asked) -> Episode:
+        episode: Episode = self._failing(prompt.id, self.episodes, prompt.row, prompt.messages)
+        return episode
+
+    def _write(self, going: Sequence[_Player], asked: RolloutRequest, turn: int, generate: Generate) -> None:
+        """Have the engine write the next turn of each."""
+        room = [one.room(asked.max_new_tokens) for one in going]
+        request = replace(
+            asked,
+            prompts=[[*one.prompt, *one.trajectory.tokens, *one.pending] for one in going],
+            streams=[one.stream + turn * TURN for one in going],
+            max_new_tokens=max(room),
+        )
+        for one, made, left in zip(going, generate(request, [one.name for one in going]), room, strict=True):
+            trajectory, own = one.trajectory, one.trajectory.completion
+            if one.pending:
+                trajectory.observations[len(own.tokens)], one.pending = one.pending, []
+            tokens = made.tokens[:left]  # a shorter limit for some is the beginning of what a longer one gives
+            own.tokens += tokens
+            own.log_probs += made.log_probs[:left]
+            own.finished = made.finished and len(made.tokens) <= left
+            trajectory.text = self.tokenizer.decode(tokens[:-1] if own.finished else tokens)
+            trajectory.turns.append({"role": "assistant", "content": trajectory.text})
+
+    def _step(self, one: _Player) -> StepResult:
+        result = self._failing(one.name, one.episode.step, self._action(one))
+        found = promised(result, StepResult, self.environment, KEY)
+        if not math.isfinite(found.reward):
+            raise GymError(f"the environment gave a reward of {found.reward}", where=f"row {one.name}", key=KEY)
+        return found
+
+    def _action(self, one: _Player) -> Action:
+        """Return what the last turn says, as the chat template has answers written."""
+        text = one.trajectory.text
+        read = parser_of(self.format, one.tools).feed(text, end=True)
+        return Action(text, read.content, [Call(call.name, call.arguments) for call in read.calls])
+
+    def _take(self, one: _Player, result: StepResult, most: int, last: bool) -> None:
+        """Take what the environment said of the last turn."""
+        trajectory = one.trajectory
+        trajectory.reward = (trajectory.reward or 0.0) + result.reward
+        if not result.messages or not trajectory.completion.finished:
+            one.going = False
+            return
+        one.pending = self.next_turn.tokens([dict(each) for each in result.messages], trajectory.completion.tokens[-1])
+        if last or one.room(most) <= 0:
+            one.going, trajectory.completion.finished = False, False
+        else:
+            trajectory.turns += result.messages
+
+    def _failing(self, name: str, call: Callable[..., Any], *given: Any) -> Any:
+        """Return what foreign code returns. Raises GymError with the row where it fails."""
+        try:
+            return call(*given)
+        except GymError:
+            raise
+        except Exception as error:
+            raise GymError(
+                f"the environment failed: {type(error).__name__}: {error}", where=f"row {name}", key=KEY
+            ) from error
