@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,7 +182,11 @@ class Journal:
                     del flying[call]
                     charge = Charge.from_json(line["charge"])
                     if done:
-                        self._replies[Key(*call[:5])] = line["request"], ChatReply.from_json(line["reply"])
+                        used = charge.usage if line["counted"] else None
+                        self._replies[Key(*call[:5])] = (
+                            line["request"],
+                            replace(ChatReply.from_json(line["reply"]), usage=used),
+                        )
                     if done and line["counted"]:
                         self.confirmed += charge
                     else:

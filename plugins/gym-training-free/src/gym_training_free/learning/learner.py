@@ -11,7 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from gym_core.errors import GymError
-from gym_training_free.endpoint.ledger import CapReached
+from gym_training_free.endpoint.journal import Key
+from gym_training_free.endpoint.ledger import CapReached, Charge
 from gym_training_free.experience.leak_guard import leaks
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.experience.operations import Change, Operation, apply
@@ -105,9 +106,11 @@ class Learner:
         )
         library = library.with_uses(Counter(identity for one in answered for identity in one.shown))
         library = self._updated(library, [_comparable(g) for g in groups if teaches(g, self._judged)], made)
-        spent = self.asking.caller.ledger.spent
+        # A run that goes on has spent by now what later rounds cost too.
+        caller, key = self.asking.caller, Key(epoch, batch, -1, -1, "spent")
+        spent = Charge.from_json(caller.journal.noted(key, caller.ledger.spent.to_json))
         made.experiences, made.cost, made.tokens = len(library), spent.cost, spent.usage.total
-        made.unpriced = sorted(self.asking.caller.unpriced)
+        made.unpriced = sorted(caller.unpriced)
         self.rounds.append(made)
         self.told(made, library)
         return library
