@@ -1,15 +1,18 @@
-"""What a run that goes on follows from: counts of tokens and costs of rounds."""
+"""What a run that goes on follows from: counts of tokens, costs of rounds, and calls that nobody answered."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from scripted_server import ScriptedServer
 from simulated_world import World, exact, rows
 
+from gym_core import GymError
 from gym_rewards.builtin.length import Length
-from gym_training_free import GRPOConfig, TrainingFreeGRPO
+from gym_training_free import GRPOConfig, OpenAI, TrainingFreeGRPO
+from gym_training_free.judge_reward import Judge
 
 CONFIG = GRPOConfig(group_size=3, max_epochs=2, batch_size=5, held_out=0, max_new_tokens=32, critic_max_new_tokens=64)
 QUICK = {"timeout": 20, "backoff": 0.001, "concurrency": 4}
@@ -51,3 +54,95 @@ def test_a_round_costs_the_same_when_a_run_goes_on(tmp_path):
         assert ((tmp_path / "rounds.jsonl").read_text(), (tmp_path / "metrics.jsonl").read_text()) == first
     costs = [json.loads(line)["cost"] for line in first[0].splitlines()]
     assert costs == sorted(set(costs))
+
+
+def test_a_second_turn_that_nobody_answers_is_asked_again(tmp_path):
+    """Such as where a server takes no messages of tools: once it does, the run goes on."""
+    call = {"tool_calls": [{"id": "1", "function": {"name": "calculator", "arguments": '{"expression": "1"}'}}]}
+    world = World()
+
+    def answer(request):
+        if World.role(request) != "worker":
+            return world(request)
+        asked = [one for one in request["messages"] if one["role"] != "tool" and not one.get("tool_calls")]
+        return (
+            {"content": None, **call}
+            if request["messages"][-1]["role"] == "user"
+            else world(request | {"messages": asked})
+        )
+
+    def fault(request, attempt):
+        return "status 400" if request["messages"][-1]["role"] == "tool" else ""
+
+    config = CONFIG.model_copy(update={"tools": ("calculator",), "max_epochs": 1, "batch_size": 2, "group_size": 2})
+    with ScriptedServer(answer, fault) as server:
+        for _ in range(2):
+            with pytest.raises(GymError, match="no answer to a whole batch: status 400"):
+                train(server, tmp_path, config=config)
+        server.fault = lambda request, attempt: ""
+        train(server, tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (402, {"error": {"message": "Insufficient Balance", "code": "invalid_request_error"}}),
+        (429, {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}),
+        (429, {"error": {"message": "You exceeded your current quota", "type": "insufficient_quota"}}),
+    ],
+)
+def test_an_account_that_is_empty_stops_a_run_and_loses_nothing(tmp_path, status, body):
+    """In the middle of a batch: once it is filled, the run ends as one that was never stopped."""
+    with ScriptedServer(World()) as server:
+        whole, once = train(server, tmp_path / "whole"), server.counted["replies"]
+        plain, stop = server.RequestHandlerClass, once + 7
+
+        def complete(self, request, fault):
+            if self.server.counted["replies"] >= stop:
+                self.reply(status, body)
+            else:
+                plain.complete(self, request, fault)
+
+        server.RequestHandlerClass = type("Poor", (plain,), {"complete": complete})
+        with pytest.raises(GymError, match="nothing left") as stopped:
+            train(server, tmp_path / "poor")
+        assert re.search(r"[Bb]alance|quota", str(stopped.value))
+        server.RequestHandlerClass = plain
+        assert train(server, tmp_path / "poor") == whole and server.counted["replies"] == 2 * once
+
+
+def test_a_critic_that_is_down_stops_a_run(tmp_path):
+    """Answers are paid for; without a critic nothing follows from them, so they wait in the journal until it is there."""
+    with ScriptedServer(World()) as server, ScriptedServer(World()) as other:
+        critic = OpenAI(path="c", base_url=other.base_url, retries=1, **QUICK)
+        config = CONFIG.model_copy(update={"critic": critic})
+        other.fault = lambda request, attempt: "status 503"
+        with pytest.raises(GymError, match="no answer to a whole batch: status 503") as stopped:
+            train(server, tmp_path, config=config)
+        assert other.base_url in str(stopped.value)
+        asked, other.fault = len(server.requests), lambda request, attempt: ""
+        assert len(train(server, tmp_path, config=config)) > 3
+        assert len(server.requests) == 2 * 10 * 3 and asked == 5 * 3
+
+
+@pytest.mark.parametrize("role", ["worker", "judge"])
+def test_a_server_that_goes_down_is_no_harm_of_a_library_and_no_grade(tmp_path, role):
+    """While a change is measured, or answers are graded: the run stops, and goes on as one that was never stopped."""
+
+    def fault(request, attempt):
+        changed = role == "judge" or "[E" in json.dumps(request["messages"])
+        return "status 503" if World.role(request) == role and changed else ""
+
+    with ScriptedServer(World()) as server:
+        judge = Judge(model=OpenAI(path="j", base_url=server.base_url, retries=0, **QUICK))
+        config = CONFIG.model_copy(update={"held_out": 5, "batch_size": 15, "max_epochs": 1})
+
+        def trained(folder):
+            options = {"output": tmp_path / folder, "retries": 0, **QUICK}
+            return TrainingFreeGRPO("m", config, server.base_url, **options).train(rows(20), judge)
+
+        whole, server.fault = trained("whole"), fault
+        with pytest.raises(GymError, match="no answer to a whole batch: status 503"):
+            trained("down")
+        server.fault = lambda request, attempt: ""
+        assert trained("down") == whole and len(whole) > 3

@@ -17,25 +17,27 @@ def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[C
 
     The names are those of models that are not in these dollars: nobody knows their price.
 
-    Raises RecipeError where the recipe is of another algorithm, GymError where a cap leaves no room for all answers.
+    Raises RecipeError where the recipe is of another algorithm, GymError where a cap leaves no room for all answers, or
+    the model is down.
     """
     config = training_free(recipe)
     assert recipe.model is not None  # the algorithm needs that section
     judging = judge(config.rewards, config.reward_timeout)
     try:
         worker = recipe.model.build(run=None)
-        found = read(config, recipe.data, recipe.train.seed)
-        every = dict(enumerate((*found.train, *found.held_out)))
-        setting = Setting(config, models(config, worker, None), found, judging, recipe.train.seed)
+        asked = read(config, recipe.data, recipe.train.seed)
+        every = dict(enumerate((*asked.train, *asked.held_out)))
+        setting = Setting(config, models(config, worker, None), asked, judging, recipe.train.seed)
         with asking(setting, None) as ask:
             sides = (("test:without", ExperienceLibrary()), ("test:with", library))
             try:
-                old, new = (
-                    ask.answers(every, one, samples, 0, 0, role, config.temperature_eval) for role, one in sides
-                )
+                found = []
+                for role, one in sides:
+                    found.append(ask.answers(every, one, samples, 0, 0, role, config.temperature_eval))
+                    ask.caller.insist(ask.model)
             except CapReached as reached:
                 raise ask.caller.ledger.error(reached) from None
-            return compare(old, new), ask.caller.ledger.spent, sorted(ask.caller.unpriced)
+            return compare(*found), ask.caller.ledger.spent, sorted(ask.caller.unpriced)
     finally:
         if judging is not None:
             judging.close()

@@ -33,6 +33,8 @@ class Caller:
         self.failures: Counter[str] = Counter()  #: calls without a reply, by reason
         self._mute: dict[Key, str] = {}  #: calls without a reply, until something follows from that
         self._heard = False  #: whether a call of this map was answered
+        self._there: set[str] = set()  #: models that replied to a call of their last map, be it with a refusal
+        self._silent: dict[str, str] = {}  #: by model, why a call of its last map brought nothing
         self.unpriced: set[str] = set()  #: models that were asked, and of which nobody knows what they cost
 
     def __enter__(self) -> Caller:
@@ -45,14 +47,24 @@ class Caller:
             self._go_on()
         self._over.set()
 
-    def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel | None = None) -> list[R]:
+    def map(
+        self,
+        work: Callable[[T], R],
+        items: Iterable[T],
+        model: ChatModel | None = None,
+        answered: Callable[[R], bool] = lambda found: True,
+    ) -> list[R]:
         """Return what `work`, which calls a model, returns for each item, in order; as many at once as the model takes.
 
+        `answered` says whether what was found for an item is worth anything: where nothing is, a run ends, and asks again.
         Where one raises, nothing new begins, what is under way ends, and then its error is raised. Ctrl-C waits for nothing:
         what is under way stays in the ledger, and is asked again when the run goes on.
         """
         self._go_on()
         self._heard = False
+        if model is not None:
+            self._there.discard(_named(model))
+            self._silent.pop(_named(model), None)
         todo, most = list(items), self.concurrency if model is None else model.concurrency
         waiting, found = iter(enumerate(todo)), dict[int, R]()
 
@@ -79,9 +91,18 @@ class Caller:
             raise
         if self._stop is not None:
             raise self._stop
-        if self._heard:  # a run to which nobody answers ends here, and asks again when it goes on
+        if self._heard and any(
+            map(answered, found.values())
+        ):  # a run to which nobody answers ends here, and asks again when it goes on
             self._go_on()
         return [found[place] for place in range(len(todo))]
+
+    def insist(self, model: ChatModel) -> None:
+        """Raise GymError where a model replied to no call of the last `map`: it is down, and nothing is to follow from that."""
+        why = self._silent.get(_named(model))
+        if why and _named(model) not in self._there:
+            fix = "see that it runs, and what it logs; a run with an `output` goes on"
+            raise GymError(f"gave no answer to a whole batch: {why}", where=model.where, key="model", fix=fix)
 
     def call(self, model: ChatModel, key: Key, request: ChatRequest) -> ChatReply | None:
         """Return the reply to a request: that of the journal, or a new one; None where none came, however often it was sent.
@@ -113,10 +134,11 @@ class Caller:
             self.unpriced.add(model.name)
         if found := self.journal.reply(key, digest):
             self._heard = True
+            self._there.add(_named(model))
             return found
         if self.journal.without(key, digest):
             return None
-        name, refused, attempt = f"{model.name} at {model.where}", list[str](), 0
+        name, refused, attempt = _named(model), list[str](), 0
         while True:
             left_out = {*self.journal.left_out.get(name, ()), *refused}
             with self.ledger.reserve(most) as reservation:
@@ -134,6 +156,7 @@ class Caller:
                     raise
                 else:
                     self._heard = True
+                    self._there.add(name)
                     charge = most if reply.usage is None else model.charge(reply.usage)
                     self.journal.replied(key, digest, reply, charge, reply.usage is not None)
                     if reply.usage is not None:
@@ -151,8 +174,10 @@ class Caller:
             ):
                 break
             attempt += 1
+        if not error.away:
+            self._there.add(name)
         if not self._over.is_set():
-            self._mute[key] = digest
+            self._mute[key], self._silent[name] = digest, str(error)
         self.failures[str(error)] += 1
         level = logging.WARNING if self.failures[str(error)] == 1 else logging.DEBUG  # one line for each reason
         _log.log(level, "%s gave no answer to %s: %s", model.where, key, error)
@@ -170,3 +195,8 @@ class Caller:
         jitter = 0.5 + int.from_bytes(said[:4]) / 2**33  # from a half to one
         wait = error.wait if error.wait is not None else model.backoff * 2**attempt * jitter
         return float(min(wait, LONGEST_WAIT))
+
+
+def _named(model: ChatModel) -> str:
+    """Return what a model is called among those of a run."""
+    return f"{model.name} at {model.where}"

@@ -18,6 +18,7 @@ from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge, retry_
 from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
+from gym_training_free.endpoint.statuses import AWAY, BETWEEN, NAMING, PASSING, refusal
 from gym_training_free.endpoint.unsupported_parameter import refused_parameter
 from gym_training_free.endpoint.usage import counted
 
@@ -26,11 +27,6 @@ CROSSED_OUT = "[key]"
 SECRET = 8  #: least letters of a key that is crossed out; shorter ones are what local servers are told, such as `EMPTY`
 #: Tokens that a chat template may put around a message, and around all of them; a token has at least one byte of text.
 AROUND_MESSAGE, AROUND_ALL = 32, 256
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
-#: Statuses of those that stand before a server: it may have answered, and counted, what never came through.
-BETWEEN = frozenset({408, 502, 504, 520, 524})
-NAMING = frozenset({400, 422})  #: statuses whose text may name a parameter that the server does not take
-REFUSED = {401: "does not accept the key", 403: "does not let this key ask", 404: "knows no such model or address"}
 
 Message = Mapping[str, Any]
 
@@ -88,14 +84,21 @@ class Failed(Exception):
     """A request that brought no reply to keep."""
 
     def __init__(
-        self, why: str, *, passing: bool, counted: bool, wait: float | None = None, parameter: str = ""
+        self,
+        why: str,
+        *,
+        passing: bool,
+        counted: bool,
+        wait: float | None = None,
+        parameter: str = "",
+        away: bool = False,
     ) -> None:
         """Say why, whether it may pass, whether the server may have counted tokens, how long it asks to wait, what it refused.
 
-        `parameter` is one of LEAVABLE, where the server names it.
+        `parameter` is one of LEAVABLE, where the server names it; `away` says that whatever is asked would have failed.
         """
         super().__init__(why)
-        self.passing, self.counted, self.wait, self.parameter = passing, counted, wait, parameter
+        self.passing, self.counted, self.wait, self.parameter, self.away = passing, counted, wait, parameter, away
 
 
 class ChatModel(Protocol):
@@ -236,7 +239,8 @@ class ChatEndpoint:
         try:
             reply = client.send("POST", path, json.dumps(body))
         except (NoReply, TooLarge) as error:
-            raise Failed(self._clean(str(error)), passing=True, counted=True) from None
+            away = isinstance(error, NoReply)
+            raise Failed(self._clean(str(error)), passing=True, counted=True, away=away) from None
         if reply.status == 200:
             try:
                 return self._read(reply.body.decode("utf-8"))
@@ -249,13 +253,13 @@ class ChatEndpoint:
         if 300 <= reply.status < 400:
             to = self._clean(reply.headers.get("Location") or "nowhere")
             return self._stop(f"redirects to {to}", "write that address as `base_url`, if you trust it with the key")
-        if reply.status in REFUSED:
-            why = f"{REFUSED[reply.status]} (status {reply.status}: {said!r})"
-            return self._stop(why, "see the name of the model, `base_url`, and the variable that holds the key")
+        if refused := refusal(reply.status, reply.body):
+            return self._stop(f"{refused[0]} (status {reply.status}: {said!r})", refused[1])
         wait = retry_after(reply.headers.get("Retry-After"))
         parameter = refused_parameter(reply.body, asked) if reply.status in NAMING else ""
-        why, passing = f"status {reply.status}: {said!r}", reply.status in PASSING
-        return Failed(why, passing=passing, counted=reply.status in BETWEEN, wait=wait, parameter=parameter)
+        why, status = f"status {reply.status}: {said!r}", reply.status
+        passing, counted, away = status in PASSING, status in BETWEEN, status in AWAY
+        return Failed(why, passing=passing, counted=counted, wait=wait, parameter=parameter, away=away)
 
     def _stop(self, why: str, fix: str) -> GymError:
         return GymError(f"{self.where} {why}", key="model", fix=fix)

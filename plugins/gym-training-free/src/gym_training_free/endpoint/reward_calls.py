@@ -41,8 +41,19 @@ class Account:
             raise
 
     def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel) -> list[R]:
-        """Return what `work`, which asks a model, returns for each item, as many at a time as the model takes."""
-        return self.caller.map(work, items, model)
+        """Return what `work`, which asks a model, returns for each item, as many at a time as the model takes.
+
+        Raises GymError where it is down.
+        """
+        if self.ends:  # a reward that raised is asked about each answer alone
+            raise self.ends[0]
+        found = self.caller.map(work, items, model)
+        try:
+            self.caller.insist(model)
+        except GymError as error:
+            self.ends.append(error)
+            raise
+        return found
 
     def remark(self, answer: RewardInput, text: str) -> None:
         """Note what is said of an answer, for who compares it with others."""

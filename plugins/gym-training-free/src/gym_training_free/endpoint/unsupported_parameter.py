@@ -18,17 +18,17 @@ def refused_parameter(body: bytes, asked: Container[str]) -> str:
     Where the reply says in `param` what is wrong, as OpenAI does, nothing else counts.
     """
     text = body[:LONGEST].decode("utf-8", "replace")
-    said = _param(text)
+    said = error_field(text, "param")
     named = {said} if said else set(re.findall(r"\w+", text))
     return next((name for name in LEAVABLE if name in named and name in asked), "")
 
 
-def _param(text: str) -> str:
-    """Return what stands in `error.param`, or nothing."""
+def error_field(text: str, name: str) -> str:
+    """Return the text that stands in `error`, or nothing where a reply has no such field."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         return ""
     error = found.get("error") if isinstance(found, dict) else None
-    said = error.get("param") if isinstance(error, dict) else None
+    said = error.get(name) if isinstance(error, dict) else None
     return said if isinstance(said, str) else ""

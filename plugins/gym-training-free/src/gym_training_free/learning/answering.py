@@ -82,7 +82,8 @@ class Asking:
                 questions[number], Key(epoch, batch, number, sample, role), library, chosen[number], temperature
             )
 
-        made = self._judged(self.caller.map(attempt, wanted, self.model), Key(epoch, batch, -1, -1, f"{role}/reward"))
+        attempts = self.caller.map(attempt, wanted, self.model, lambda one: one.reply is not None)
+        made = self._judged(attempts, Key(epoch, batch, -1, -1, f"{role}/reward"))
         return [made[start : start + samples] for start in range(0, len(made), samples)]
 
     def _attempt(

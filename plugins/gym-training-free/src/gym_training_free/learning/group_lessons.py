@@ -45,7 +45,7 @@ class Critic:
     limits: Limits
 
     def summaries(self, groups: Sequence[Sequence[Attempt]], epoch: int, batch: int) -> list[list[str]]:
-        """Return a summary of each attempt; its transcript where the critic gives none."""
+        """Return a summary of each attempt; its transcript where the critic gives none. Raises GymError where it is down."""
         wanted = [one for group in groups for one in group]
 
         def summary(one: Attempt) -> str:
@@ -57,6 +57,7 @@ class Critic:
             return said.text if said is not None else one.transcript
 
         made = iter(self.caller.map(summary, wanted, self.model))
+        self.caller.insist(self.model)
         return [[next(made) for _ in group] for group in groups]
 
     def operations(
@@ -67,7 +68,7 @@ class Critic:
         epoch: int,
         batch: int,
     ) -> list[list[Operation]]:
-        """Return what each group proposes."""
+        """Return what each group proposes. Raises GymError where the critic is down."""
 
         def proposed(place: int) -> list[Operation]:
             group = groups[place]
@@ -82,7 +83,9 @@ class Critic:
             plan = [Operation(operation="ADD", content=lesson) for lesson in lessons] if found is None else found
             return [one.model_copy(update={"sources": (group[0].question.id,)}) for one in plan]
 
-        return self.caller.map(proposed, range(len(groups)), self.model)
+        found = self.caller.map(proposed, range(len(groups)), self.model)
+        self.caller.insist(self.model)
+        return found
 
     def plan(
         self, proposed: Sequence[Sequence[Operation]], library: ExperienceLibrary, epoch: int, batch: int

@@ -167,6 +167,7 @@ class Learner:
             config = self.asking.config
             held: dict[int, Question] = dict(enumerate(self.questions.held_out))
             found = self.asking.answers(held, library, config.eval_samples, epoch, batch, role, config.temperature_eval)
+            self.asking.caller.insist(self.asking.model)  # a server that is down is no harm of a library
             self._measured[library.fingerprint()] = found
         return found
 
