@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -86,12 +87,12 @@ def export(library: Path, form: str, into: Path | None) -> None:
     from gym_training_free.session import system_prompt
 
     found = ExperienceLibrary.read(library)
-    texts = {
-        "prompt": system_prompt(found),
-        "yaml": found.to_yaml(),
-        "json": json.dumps(found.to_json(), indent=1, ensure_ascii=False),
+    texts: dict[str, Callable[[], str]] = {
+        "prompt": lambda: system_prompt(found),
+        "yaml": found.to_yaml,
+        "json": lambda: json.dumps(found.to_json(), indent=1, ensure_ascii=False),
     }
-    text = texts[form].rstrip("\n")
+    text = texts[form]().rstrip("\n")
     if into is None:
         click.echo(text)
         return

@@ -76,13 +76,23 @@ def asked(rows: Iterable[Any], column: str = "") -> list[tuple[Sequence[Message]
             isinstance(value, list | tuple)
             and value
             and all(isinstance(one, Mapping) and "role" in one for one in value)
+            and any(_says(one) for one in value[: _end(value)])
         ):
-            end = max((place for place, one in enumerate(value, 1) if one["role"] != "assistant"), default=0)
-            found.append(([dict(one) for one in value[:end]], given))
+            found.append(([dict(one) for one in value[: _end(value)]], given))
         else:
             fix = f"name its column in `algorithm.prompt`; by default it is one of {', '.join(COLUMNS)}"
             raise DataError(f"row {number} asks nothing: {sorted(map(str, given))}", key="algorithm.dataset", fix=fix)
     return found
+
+
+def _end(messages: Sequence[Any]) -> int:
+    """Return how many messages there are before the answer that a row ends with."""
+    return max((place for place, one in enumerate(messages, 1) if one["role"] != "assistant"), default=0)
+
+
+def _says(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return bool(content.strip() if isinstance(content, str) else content)
 
 
 def questions(

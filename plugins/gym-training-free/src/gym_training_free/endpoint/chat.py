@@ -207,9 +207,7 @@ class ChatEndpoint:
             choice = found["choices"][0]
             message = choice["message"]
             calls = [_call(one) for one in message.get("tool_calls") or ()]
-            text = message.get("content") or ""
-            if not isinstance(text, str):
-                raise TypeError
+            text = _text(message.get("content"))
             # Half a pair of surrogates is no text: no file takes it.
             text = text.encode("utf-8", "replace").decode()
             return ChatReply(text, calls, choice.get("finish_reason") != "length", counted(found, "completion_tokens"))
@@ -289,4 +287,12 @@ class ChatEndpoint:
 
 def _call(found: Mapping[str, Any]) -> ToolCall:
     function = found["function"]
-    return ToolCall(str(found.get("id") or ""), str(function["name"]), str(function.get("arguments") or "{}"))
+    given = function.get("arguments") or "{}"
+    arguments = given if isinstance(given, str) else json.dumps(given)  # some servers send the object itself
+    return ToolCall(str(found.get("id") or ""), str(function["name"]), arguments)
+
+
+def _text(content: Any) -> str:
+    """Return the text of a message, also of one in parts; what a model thought is none. Raises TypeError and KeyError."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    return "".join([part["text"] for part in parts if part["type"] == "text"])

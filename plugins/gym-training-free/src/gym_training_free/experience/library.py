@@ -13,6 +13,7 @@ from typing import Any, Self
 import yaml
 
 from gym_core.errors import GymError
+from gym_training_free.experience.leak_guard import markup
 
 FILE = "experiences.json"
 FORMAT = 1
@@ -110,9 +111,9 @@ class ExperienceLibrary:
                 Experience(**{**one, "tags": tuple(one["tags"]), "sources": tuple(one["sources"])})
                 for one in found["experiences"]
             )
-            if not all(map(_sound, listed)):
-                raise ValueError
             made = cls(listed, int(found["next_id"]), found.get("provenance", {}), found.get("evidence", {}))
+            if not (all(map(_sound, listed)) and _given_once(made) and _told(made)):
+                raise ValueError
             said = found["fingerprint"]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise GymError("is no library of experiences", where=where, fix="name one that `train` wrote") from None
@@ -139,6 +140,21 @@ def _sound(one: Experience) -> bool:
     """Whether a file may hold this as an experience: an id, plain lines, and numbers."""
     texts = (one.text, *one.tags, *one.sources)
     plain = all(isinstance(text, str) and text.isprintable() for text in texts) and isinstance(one.id, str)
+    plain = plain and not markup(one.text)
     whole = all(isinstance(number, int) for number in (one.created, one.updated, one.uses))
     known = one.uplift is None or isinstance(one.uplift, int | float)
     return plain and whole and known and _IDENTITY.fullmatch(one.id) is not None
+
+
+def _given_once(library: ExperienceLibrary) -> bool:
+    """Whether each id stands once, and none will be given again."""
+    numbers = [int(one.id[1:]) for one in library]
+    return len(set(numbers)) == len(numbers) and max(numbers, default=0) < library.next_id
+
+
+def _told(library: ExperienceLibrary) -> bool:
+    """Whether provenance and evidence have the form of what `train` writes, as far as it is shown."""
+    if not (isinstance(library.provenance, Mapping) and isinstance(library.evidence, Mapping)):
+        return False
+    held = library.evidence.get("held_out")
+    return held is None or all(isinstance(held[name], int | float) for name in ("old", "new"))

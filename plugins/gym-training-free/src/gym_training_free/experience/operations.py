@@ -23,7 +23,7 @@ NAMES = {"MODIFY": "UPDATE", "EDIT": "UPDATE", "REMOVE": "DELETE", "KEEP": "NONE
 TRIES = 100  #: places in a reply where JSON may begin; each costs what lies behind it
 LETTERS = 16  #: most of a word, on average: where there are no spaces, a text of any length is one
 _OPENING = re.compile(r'\[\s*[{\]]|\{\s*"')
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 class Operation(Config):

@@ -20,8 +20,7 @@ from gym_training_free.prompting import Prompts, block
 from gym_training_free.questions import Question
 
 _log = logging.getLogger(__name__)
-OPENING, CLOSING = "<experiences>", "</experiences>"
-_LESSONS = re.compile(rf"{OPENING}(.*?)(?:{CLOSING}|\Z)", re.DOTALL)
+_LESSONS = re.compile(r"<experiences>(.*?)(</experiences>|\Z)", re.DOTALL | re.IGNORECASE)
 DIFFERENT = 1e-9  #: least difference of two rewards
 
 
@@ -114,8 +113,9 @@ class Critic:
         count = self.config.experiences_per_question
         said = self._say(key, self.prompts.asked("advantage", blocks, count=count, words=self.limits.words))
         tagged = _LESSONS.findall(said.text) if said else []
-        written = (tagged[-1] if tagged else "").splitlines()
-        if said and not said.finished and CLOSING not in said.text.rpartition(OPENING)[2]:
+        text, closing = tagged[-1] if tagged else ("", "")
+        written = text.splitlines()
+        if said and not said.finished and not closing:
             written = written[:-1]  # the limit of its length cut the last one off
         lines = [re.sub(r"^\s*(?:[-*]|\d+[.)])\s*", "", line).strip() for line in written]
         return [line for line in lines if line][:count]
