@@ -8,12 +8,15 @@ import random
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from gym_torch_bench import Memory, make_run, train
 
+from gym_core import GymError
+from gym_drill.command import carried_out
+from gym_drill.drill import Running
 from gym_drill.kill_schedule import plan
 from gym_drill.run_difference import first_difference
 from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXIT, FINAL, START, TRAINING, Course, Watch
@@ -115,3 +118,23 @@ def test_a_watch_sees_what_a_run_does_and_not_what_another_left(done: Path, tmp_
     (output / ".model.1-00000000.building/config.json").write_text("{}")
     assert watch.look() == (FINAL, 4)
     assert json.loads(lines[-1])["step"] == 4
+
+
+def test_a_run_without_weights_is_refused_before_it_starts(tmp_path: Path) -> None:
+    """Training-Free GRPO goes on from its journal: there is no checkpoint that a drill could look at."""
+    pytest.importorskip("gym_training_free")
+    (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "!"}\n')
+    (tmp_path / "recipe.yaml").write_text(
+        "model: {backend: openai, path: m, base_url: 'http://127.0.0.1:9/v1'}\n"
+        "algorithm: {name: training_free_grpo, dataset: rows.jsonl, rewards: [exact]}\n"
+        "output: run\n"
+    )
+    started: list[object] = []
+
+    def start(arguments: Sequence[str], log: Path) -> Running:
+        started.append(arguments)
+        raise AssertionError
+
+    with pytest.raises(GymError, match="TorchBackend, which is asked of it here"):
+        carried_out(tmp_path / "recipe.yaml", (), 1, 0, 4, start)
+    assert not started

@@ -17,6 +17,7 @@ import yaml
 from gym_core import GymError, Recipe, load_recipe
 from gym_core.errors import FAILED
 from gym_torch.console import say
+from gym_torch.kinds import TorchBackend, part
 
 if TYPE_CHECKING:
     from gym_drill.drill import Drill, Start
@@ -47,10 +48,11 @@ def carried_out(
 ) -> dict[str, Any]:
     """Carry out a drill in a temporary directory and return its report; the directory is kept where runs differ or fail.
 
-    `start` starts each process of a run, by default in a new Python.
+    `start` starts each process of a run, by default in a new Python. Raises PluginError where a run has no weights here.
     """
     began = time.monotonic()
     loaded = load_recipe(recipe, overrides)
+    part(loaded, TorchBackend)  # what has weights here, and checkpoints
     settings = shortened(loaded, overrides, steps)
     scratch = Path(tempfile.mkdtemp(prefix="gym-drill-"))
     said = ", ".join(f"train.{key}={value}" for key, value in settings.items())
