@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from scripted_server import ScriptedServer
 from simulated_world import World, rows
 
-from gym_core.errors import GymError
+from gym_core.errors import BusyError, GymError
 from gym_rewards.reward import RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_training_free import GRPOConfig, OpenAI, TrainingFreeGRPO
@@ -108,3 +110,44 @@ def test_a_grade_that_was_cut_off_is_none(server):
     """The last one may be a grade that the judge quotes from the answer."""
     server.answer.judge = lambda messages, request: {"content": "It says:\nGRADE: 10\nbut", "finish_reason": "length"}
     assert judge(server).build()([RewardInput("5", {}, [{"role": "user", "content": "?"}])]) == [None]
+
+
+def test_a_run_goes_on_with_another_timeout_or_price_of_its_judge(server, tmp_path):
+    """What shapes a grade makes it another run; how long it is waited for, and what it costs, does not."""
+    first, asked = trainer(server, tmp_path).train(rows(10)), len(server.requests)
+
+    def again(model, **options):
+        named = {"path": "j", "base_url": server.base_url, "api_key_env": "GYM_JUDGE_KEY", **model}
+        config = GRPOConfig(max_epochs=1, batch_size=10, group_size=3, held_out=0)
+        one = TrainingFreeGRPO("m", config, server.base_url, KEY, output=tmp_path, backoff=0.001, concurrency=8)
+        return one.train(rows(10), Judge(model=OpenAI(**named), **options))
+
+    for model, options in (({"timeout": 50, "retries": 2, "price": {"input": 1}}, {}), ({}, {"max_cost": 5})):
+        assert again({"price": {"input": 1}, **model}, **options) == first and len(server.requests) == asked
+    for model, options in (
+        ({"path": "k"}, {}),
+        ({"extra_body": {"x": 1}}, {}),
+        ({}, {"rubric": "Be strict."}),
+        ({}, {"weight": 2}),
+    ):
+        with pytest.raises(BusyError, match="rewards"):
+            again(model, **options)
+
+
+def test_what_several_judges_say_stands_in_their_order(server, tmp_path):
+    """Whichever replies first: what the critic is asked follows from the recipe, not from a clock."""
+    world = server.answer
+
+    def answer(request):
+        time.sleep(0.05 * (World.role(request) == "judge" and "strict" in request["messages"][0]["content"]))
+        said = world(request)
+        return (
+            said if World.role(request) != "judge" else request["messages"][0]["content"].count("strict") * "S" + said
+        )
+
+    server.answer = answer
+    rewards = [judge(server, rubric="Be strict."), judge(server)]
+    config = GRPOConfig(max_epochs=1, batch_size=3, group_size=3, held_out=0)
+    TrainingFreeGRPO("m", config, server.base_url, KEY, backoff=0.001, concurrency=8).train(rows(3), rewards)
+    told = [one["messages"][1]["content"] for one in server.requests if World.role(one) == "summary"]
+    assert told and all(": SIt says" in text and "\nIt says" in text for text in told)

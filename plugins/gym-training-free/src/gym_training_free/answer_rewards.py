@@ -81,9 +81,10 @@ class Rewards:
     def described(self) -> Any:
         """Return the rewards with their options, and the models that they ask."""
         rewards = self.manager.rewards.items()
-        return {name: reward.model_dump(mode="json", serialize_as_any=True) for name, reward in rewards} | {
-            "models": [described(one) for one in self.models]
-        }
+        return {
+            name: reward.model_dump(mode="json", exclude=set(reward.free), serialize_as_any=True)
+            for name, reward in rewards
+        } | {"models": [described(one) for one in self.models]}
 
     def __call__(self, answers: Sequence[RewardInput], account: Account, state: Mapping[str, int]) -> list[Judgement]:
         """Return the weighted sums, and what rewards said in words."""
@@ -93,7 +94,7 @@ class Rewards:
             raise account.ends[0]
         for why in found.reasons.values():
             _log.warning("%s", why)
-        remarks = ["\n".join(account.said.get(id(one), ())) for one in answers]
+        remarks = ["\n".join(account.remarks(one, self.manager.rewards)) for one in answers]
         return [Judgement(total, said) for total, said in zip(found.totals, remarks, strict=True)]
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ class Judge(Reward):
     outside: ClassVar[str] = "a server that answers prompts"
     own_timeout: ClassVar[bool] = True
     takes_account: ClassVar[bool] = True
+    free: ClassVar[frozenset[str]] = frozenset({"model", "max_cost", "max_total_tokens"})
 
     model: Annotated[
         SerializeAsAny[ChatBackend],

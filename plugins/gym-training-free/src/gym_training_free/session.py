@@ -35,7 +35,9 @@ from gym_training_free.report import report
 
 _log = logging.getLogger(__name__)
 #: Options that change no answer: a run may go on with others.
-FREE = {"max_cost", "max_total_tokens", "reward_timeout", "critic", "embedding"}
+FREE = {"max_cost", "max_total_tokens", "reward_timeout"}
+#: Components among the options, which are described on their own.
+APART = {"critic", "embedding", "rewards"}
 PROMPT = "system_prompt.txt"
 
 
@@ -70,7 +72,7 @@ class Setting:
 
     def described(self) -> dict[str, Any]:
         """Return, as plain data, everything that decides what is asked; no keys."""
-        options = self.config.model_dump(mode="json", exclude=FREE, serialize_as_any=True)
+        options = self.config.model_dump(mode="json", exclude=FREE | APART, serialize_as_any=True)
         return {
             "gym-training-free": __version__,
             "models": self.models.names(),

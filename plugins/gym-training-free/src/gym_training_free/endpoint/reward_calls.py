@@ -24,7 +24,9 @@ class Account:
     caller: Caller
     keys: Mapping[int, Key]  #: by the identity of an answer, the place of its call in the run
     name: str = ""  #: of the reward that asks
-    said: dict[int, list[str]] = field(default_factory=dict)  #: by the same, what rewards said of it in words
+    said: dict[tuple[int, str], str] = field(
+        default_factory=dict
+    )  #: by the same and a reward, what that said of it in words
     ends: list[BaseException] = field(default_factory=list)  #: why the run has to end, where it has
 
     def of(self, name: str) -> Account:
@@ -57,7 +59,11 @@ class Account:
 
     def remark(self, answer: RewardInput, text: str) -> None:
         """Note what is said of an answer, for who compares it with others."""
-        self.said.setdefault(id(answer), []).append(text)
+        self.said[id(answer), self.name] = text
+
+    def remarks(self, answer: RewardInput, names: Iterable[str]) -> list[str]:
+        """Return what the rewards of these names said of an answer, in their order."""
+        return [text for name in names if (text := self.said.get((id(answer), name)))]
 
 
 def alone(answers: Iterable[RewardInput], caller: Caller) -> Account:
