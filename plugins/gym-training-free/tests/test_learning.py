@@ -384,3 +384,31 @@ def test_a_gate_that_can_measure_nothing_is_an_error():
         odd, even = (rows(40)[start::2] for start in (1, 0))
         with pytest.raises(GymError, match="no answer to the questions held out has a reward"):
             trainer(server, GRPOConfig(max_epochs=1)).train(odd, blind, validation=even)
+
+
+def test_a_column_of_answers_that_no_row_has_is_said(caplog):
+    """Where it was named it is a mistake; where it was not, lessons are not searched for answers, and nobody knew."""
+    plain = [{"question": row["question"], "truth": row["answer"]} for row in rows(6)]
+
+    def right(answer, row):
+        return float(answer == row["truth"])
+
+    with ScriptedServer(World()) as server:
+        with pytest.raises(GymError, match="no row has the column `truht`"):
+            trainer(server, GRPOConfig(answer="truht")).train(plain, right)
+        assert not server.requests
+        for answer, said in (("truth", False), ("", False), (None, True)):
+            caplog.clear()
+            given = {} if answer is None else {"answer": answer}
+            trainer(server, GRPOConfig(max_epochs=1, held_out=0, **given)).train(plain, right)
+            assert ("no row has the column `answer`" in caplog.text) == said
+
+
+@pytest.mark.parametrize(("gate", "reward"), [(False, exact), (True, None)])
+def test_questions_that_are_held_out_for_nothing_are_said(gate, reward, caplog):
+    with ScriptedServer(World()) as server:
+        trainer(server, GRPOConfig(max_epochs=1, group_size=2, gate=gate)).train(rows(10), reward)
+        assert "2 questions are held out and measure nothing" in caplog.text
+        caplog.clear()
+        trainer(server, GRPOConfig(max_epochs=1, group_size=2, gate=gate, held_out=0)).train(rows(10), reward)
+        assert "held out" not in caplog.text

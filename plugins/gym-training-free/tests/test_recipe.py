@@ -88,6 +88,11 @@ def test_a_recipe_learns_writes_an_artifact_and_is_repeated_for_nothing(recipe, 
     found = json.loads(text)
     assert code == 0 and found["pairs"] == 20 and found["new"] > found["old"] and found["tokens"] > 0
     assert found["unpriced"] == ["m"]
+    taught = {source.partition("/")[0] for one in library for source in one.sources}
+    assert found["taught"] == len(taught) > 3  # evidence from what was learned from is none
+    assert f"{len(taught)} of these questions taught it" in said("test", str(tmp_path / "run"), str(file))[1]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(20, start=900)))
+    assert "taught it" not in said("test", str(tmp_path / "run"), str(file))[1]
 
 
 def test_a_run_that_stopped_goes_on_with_the_same_command(recipe, world, tmp_path):

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from gym_core.recipe import Recipe
 from gym_training_free.answer_rewards import judge
 from gym_training_free.config import training_free
 from gym_training_free.endpoint.ledger import CapReached, Charge
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.learning.gate import Comparison, compare
+from gym_training_free.questions import kind_of
 from gym_training_free.run import models, read
 from gym_training_free.session import Setting, asking
 
 
-def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[Comparison | None, Charge, list[str]]:
-    """Return how answers to all questions of a recipe do with a library, against none, and what that cost.
+@dataclass(frozen=True)
+class Measurement:
+    """How answers do with a library, against none."""
 
-    The names are those of models that are not in these dollars: nobody knows their price.
+    compared: Comparison | None  #: None where no answer has a reward
+    spent: Charge
+    unpriced: Sequence[str]  #: models that are not in these dollars: nobody knows their price
+    taught: int  #: questions that an experience of the library comes from; what they show of it is no evidence
+
+
+def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> Measurement:
+    """Return how answers to all questions of a recipe do with a library, against none, and what that cost.
 
     Raises RecipeError where the recipe is of another algorithm, GymError where a cap leaves no room for all answers, or
     the model is down.
@@ -37,7 +49,10 @@ def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> tuple[C
                     ask.caller.insist(ask.model)
             except CapReached as reached:
                 raise ask.caller.ledger.error(reached) from None
-            return compare(*found), ask.caller.ledger.spent, sorted(ask.caller.unpriced)
+            taught = len(
+                {one.kind for one in every.values()} & {kind_of(each) for one in library for each in one.sources}
+            )
+            return Measurement(compare(*found), ask.caller.ledger.spent, sorted(ask.caller.unpriced), taught)
     finally:
         if judging is not None:
             judging.close()

@@ -119,13 +119,14 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
     found = ExperienceLibrary.read(library)
     loaded = load_recipe(recipe, overrides)
     loaded.check()
-    compared, spent, unpriced = measure(found, loaded, samples)
+    measured = measure(found, loaded, samples)
+    compared, spent, unpriced = measured.compared, measured.spent, measured.unpriced
     if compared is None:
         raise RecipeError(
             "no answer has a reward", key="algorithm.rewards", fix="name rewards that judge the questions"
         )
     if as_json:
-        sums = {"cost": spent.cost, "unpriced": unpriced, "tokens": spent.usage.total}
+        sums = {"cost": spent.cost, "unpriced": unpriced, "tokens": spent.usage.total, "taught": measured.taught}
         click.echo(json.dumps(compared.to_json() | sums, indent=2))
     else:
         click.echo(
@@ -133,5 +134,7 @@ def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, 
             f"{compared.worse} worse, p(harm) {compared.p_harm:.3f}; {spent.usage.total:,} tokens"
             f", {dollars(spent.cost, unpriced)}"
         )
+        if measured.taught:
+            click.echo(f"{measured.taught} of these questions taught it: take others to know what it is worth")
     if compared.p_harm < HARM:
         raise GymError("the library does harm on these questions", where=str(library), fix="do not use it for them")

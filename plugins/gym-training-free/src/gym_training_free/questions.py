@@ -28,9 +28,19 @@ class Question:
     row: Mapping[str, Any]
 
     @property
+    def kind(self) -> str:
+        """What all questions have in common that ask the same."""
+        return kind_of(self.id)
+
+    @property
     def text(self) -> str:
         """What is asked, as one text."""
         return shown(self.messages)
+
+
+def kind_of(identity: str) -> str:
+    """Return the part of an id that all questions have in common that ask the same."""
+    return identity.partition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -106,16 +116,16 @@ def questions(
     Equal questions stay on one side. Raises DataError where none is left to learn from.
     """
     learn, measure = _identified(train), _identified(validation)
-    asked = {one.id.partition("/")[0] for one in measure}
-    if both := sum(one.id.partition("/")[0] in asked for one in learn):
+    asked = {one.kind for one in measure}
+    if both := sum(one.kind in asked for one in learn):
         _log.warning("%d questions to learn from are held out too: they only measure", both)
-        learn = [one for one in learn if one.id.partition("/")[0] not in asked]
+        learn = [one for one in learn if one.kind not in asked]
     if not measure and held_out:
-        kinds = list(dict.fromkeys(one.id.partition("/")[0] for one in learn))
+        kinds = list(dict.fromkeys(one.kind for one in learn))
         wanted = int(held_out) if held_out >= 1 else round(held_out * len(kinds))
         chosen = set(random.Random(f"held out {seed}").sample(kinds, min(wanted, len(kinds))))
-        measure = [one for one in learn if one.id.partition("/")[0] in chosen]
-        learn = [one for one in learn if one.id.partition("/")[0] not in chosen]
+        measure = [one for one in learn if one.kind in chosen]
+        learn = [one for one in learn if one.kind not in chosen]
     if not learn:
         raise DataError("there is no question to learn from", key="data", fix="add some, or hold out fewer")
     return Questions(learn, measure)

@@ -112,6 +112,7 @@ def learn(
     """Learn; leave journal, metrics and report in a folder, where there is one, after every round. Returns what was learned."""
     config = setting.config
     limits = Limits(config.max_experiences, config.max_words, config.max_library_tokens)
+    _check_answers(setting)
     with asking(setting, output / "journal.jsonl" if output else None) as ask:
         critic = Critic(config, setting.models.critic, ask.caller, ask.prompts, limits)
         learner = Learner(ask, critic, setting.questions, setting.shuffle)
@@ -129,10 +130,30 @@ def learn(
         return replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})
 
 
+def _check_answers(setting: Setting) -> None:
+    """Raise GymError where no row has the column of answers that was named; say so where none was."""
+    config = setting.config
+    asked = (*setting.questions.train, *setting.questions.held_out)
+    if not config.answer or any(config.answer in one.row for one in asked):
+        return
+    why = f"no row has the column `{config.answer}`"
+    if "answer" in config.model_fields_set:
+        columns = ", ".join(sorted({str(name) for one in asked for name in one.row}))
+        fix = f"name the column of the reference answer, or nothing where there is none; there are {columns}"
+        raise GymError(why, key="algorithm.answer", fix=fix)
+    _log.warning(
+        f"{why}: the critic sees no reference answer, and none is searched for in lessons; see `algorithm.answer`"
+    )
+
+
 def _warn(setting: Setting) -> None:
-    """Say where the gate could not find harm, whatever the answers."""
-    config, count = setting.config, len(setting.questions.held_out) * setting.config.eval_samples
-    if config.gate and setting.judge is not None and sign_test(count, count) >= config.gate_level:
+    """Say where the gate could not find harm, whatever the answers, and where there is none."""
+    config, held = setting.config, len(setting.questions.held_out)
+    count, measuring = held * config.eval_samples, config.gate and setting.judge is not None
+    if held and not measuring:
+        why = "%d questions are held out and measure nothing: that takes a reward and the gate; write `held_out: 0` to learn"
+        _log.warning(why + " from them too", held)
+    if measuring and sign_test(count, count) >= config.gate_level:
         least = next(number for number in itertools.count(1) if sign_test(number, number) < config.gate_level)
         why = "the gate rolls nothing back: %d answers are held out, and %d worse ones are the least that is harm"
         _log.warning(why + "; raise `held_out` or `eval_samples`", count, least)
