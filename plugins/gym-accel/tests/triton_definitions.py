@@ -128,6 +128,17 @@ def test_positions_turn_as_defined(own, rows, dtypes):
     )
 
 
+def test_heads_may_lie_so_far_apart_that_32_bits_do_not_count_it(own):
+    """As in the gradient of a long row, whose heads lie one behind another; memory that nobody touches takes none."""
+    apart = 2**30 + 8
+    whole = torch.empty(2 * apart + 12, dtype=FP16, device=DEVICE)
+    heads = whole.as_strided((1, 3, 1, 12), (1, apart, 12, 1))
+    near = drawn(1, 3, 1, 12, dtype=FP16)
+    heads.copy_(near)
+    cos, sin = drawn(1, 1, 12), drawn(1, 1, 12) + 1
+    assert torch.equal(own.rotate(heads, near, cos, sin, FP32)[0], own.rotate(near, near, cos, sin, FP32)[0])
+
+
 @pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize("size", [103, 9001])
 def test_scores_of_labels_and_what_they_pull_are_those_of_the_definition(own, size, dtype):

@@ -113,7 +113,7 @@ def turn(
     """Turn all heads of a token, by halves, or turn their gradients back; `out` is `[rows, tokens, heads, 2 half]`."""
     here = tl.program_id(0).to(tl.int64)
     of, place = here // tokens, here % tokens
-    number, at = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK)[None]
+    number, at = tl.arange(0, HEADS).to(tl.int64)[:, None], tl.arange(0, BLOCK)[None]  # heads may lie far apart
     inside = (number < heads) & (at < half)
     angle = of * along + place * 2 * half + at
     kept, turned = (
