@@ -198,6 +198,9 @@ class VLLMEngine:
                         if work.cancelled or (token is not None and not self._told(work, token, log_prob, top)):
                             break
                         work.row.completion.finished |= ended
+                    else:  # neither the reply nor its reader ended it
+                        if not work.row.completion.finished:
+                            raise RequestError("the vLLM server broke off before the reply was done")
         except NoReply as caught:
             error = RequestError(f"the vLLM server does not answer: {caught}")
         except Exception as caught:
@@ -209,6 +212,8 @@ class VLLMEngine:
 
     def _told(self, work: Work, token: int, log_prob: float, top: list[tuple[int, float]]) -> bool:
         row = work.row
+        if not 0 <= token < self._model.vocabulary:
+            raise RequestError(f"the vLLM server wrote {token}, which is no token of this model")
         if row.alternatives is not None:
             row.scores.append(Scores(log_prob, top[: row.alternatives]))
         going = row.took(token, log_prob)

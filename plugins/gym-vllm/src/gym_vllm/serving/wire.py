@@ -22,6 +22,7 @@ GRAMMARS: dict[str, Callable[[Grammar], dict[str, Any]]] = {
 }
 TOKEN = "token_id:"  #: what stands before the id of a token where its text would be  # noqa: S105
 CHUNK = 1 << 16
+LINE = 1 << 22  #: most bytes of an event
 
 Event = tuple[int | None, float, list[tuple[int, float]], bool]
 """A token with its log-probability and the likeliest ones, and whether the server ended the reply by its rules."""
@@ -75,12 +76,16 @@ def events(response: BaseHTTPResponse) -> Iterator[Event]:
     while chunk := response.read1(CHUNK):
         *lines, held = (held + chunk).split(b"\n")
         for line in lines:
-            data = line.strip().removeprefix(b"data:").strip()
-            if data and data != b"[DONE]":
-                yield from _read(data)
+            yield from _read(line)
+        if len(held) > LINE:
+            raise _no_stream()
+    yield from _read(held)
 
 
-def _read(data: bytes) -> Iterator[Event]:
+def _read(line: bytes) -> Iterator[Event]:
+    data = line.strip().removeprefix(b"data:").strip()
+    if not data or data == b"[DONE]":
+        return
     try:
         said = json.loads(data)
         if "error" in said:
@@ -93,8 +98,12 @@ def _read(data: bytes) -> Iterator[Event]:
             for token, log_prob, top in zip(tokens, log_probs, tops, strict=True):
                 yield int(token), float(log_prob), _likeliest(top or {}), False
             yield None, 0.0, [], choice.get("finish_reason") == "stop"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestError("the vLLM server replied with what is no stream of tokens") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_stream() from error
+
+
+def _no_stream() -> RequestError:
+    return RequestError("the vLLM server replied with what is no stream of tokens")
 
 
 def _likeliest(top: dict[str, float]) -> list[tuple[int, float]]:

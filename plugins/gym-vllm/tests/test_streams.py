@@ -1,0 +1,135 @@
+"""The engine `vllm` for serving, over a server whose replies are written here: what it is asked, and what it may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gym_serve.contract import Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.errors import BadRequest, Full, RequestError
+from gym_vllm.serving.config import ServedByVLLM
+
+SAID = [72, 105, 33]  #: tokens of a reply
+
+
+class Desk(ThreadingHTTPServer):
+    """Lists one model, and replies to all else with `status` and `body`."""
+
+    daemon_threads = True
+    status, body = 200, b""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Desk
+
+    def do_GET(self) -> None:
+        self.say(200, json.dumps({"data": [{"id": "tiny"}]}).encode())
+
+    def do_POST(self) -> None:
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.say(self.server.status, self.server.body)
+
+    def say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with Desk() as found:
+        Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+@contextmanager
+def served(desk: Desk) -> Iterator[Callable[[Request], list[Piece]]]:
+    """Yield what asks the engine for a reply."""
+    config = ServedByVLLM(url=f"http://127.0.0.1:{desk.server_port}", timeout=5.0)
+    engine = config.build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(max_batch=2, max_context=256))
+
+    async def pieces(request: Request) -> list[Piece]:
+        return [piece async for piece in engine.submit(request)]
+
+    yield lambda request: asyncio.run(pieces(request))
+    asyncio.run(engine.close())
+
+
+def asking(**sampling: Any) -> Request:
+    return Request("tiny", tokens=[5, 6, 7], sampling=Sampling(**{"max_tokens": 8, **sampling}))
+
+
+def chunk(tokens: list[int], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "text": "", "token_ids": tokens, "logprobs": None, "finish_reason": finish}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+def test_every_setting_reaches_the_server(desk: Desk) -> None:
+    said = {
+        "temperature": 0.0, "top_p": 0.7, "top_k": 9, "min_p": 0.2, "presence_penalty": 0.5, "frequency_penalty": -0.5,
+        "repetition_penalty": 1.2, "ignore_eos": True,
+    }  # fmt: skip
+    desk.body = chunk(SAID, "stop") + b"data: [DONE]\n\n"
+    with served(desk) as ask:
+        for seed in (3, 3, 4):
+            ask(asking(seed=seed, stop_token_ids=(11, 12), logit_bias={5: -100.0}, logprobs=2, **said))
+    one, other, third = desk.asked
+    assert {name: one[name] for name in said} == said
+    assert one["stop_token_ids"] == [11, 12] and one["logit_bias"] == {"5": -100.0} and one["logprobs"] == 2
+    assert one["max_tokens"] == 8 and one["prompt"] == [5, 6, 7] and one["stream"] is True
+    assert one["seed"] == other["seed"] != third["seed"]
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n", chunk([], "abort"), chunk([], None)])
+def test_a_reply_that_breaks_off_is_an_error(desk: Desk, end: bytes) -> None:
+    """Half of a text is none, and nobody but the server ended it."""
+    desk.body = chunk(SAID) + end
+    with served(desk) as ask, pytest.raises(RequestError, match="broke off"):
+        ask(asking())
+    desk.body = chunk(SAID) + chunk([], "stop")
+    with served(desk) as ask:
+        assert ask(asking())[-1].finish_reason == "stop"
+    desk.body = chunk(SAID, "length")
+    with served(desk) as ask:
+        assert ask(asking(max_tokens=3))[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "why"),
+    [
+        (200, b"data: {\n\n", RequestError, "no stream of tokens"),
+        (200, b"<html>Bad Gateway</html>", RequestError, "no stream of tokens"),
+        (200, b'data: {"choices": [{"token_ids": ["x"]}]}\n\n', RequestError, "no stream of tokens"),
+        (200, b'data: {"choices": [5]}\n\n', RequestError, "no stream of tokens"),
+        (200, b"data: " + b"[" * 100_000 + b"\n\n", RequestError, "no stream of tokens"),
+        (200, b'data: {"choices": [{"token_ids": [5, 6], "logprobs": {"token_logprobs": [-1]}}]}\n\n', RequestError, "no stream"),
+        (200, chunk(SAID) + b'data: {"error": {"message": "out of memory"}}\n\n', RequestError, "out of memory"),
+        (200, chunk([10**9]), RequestError, "no token"),
+        (200, chunk([-1]), RequestError, "no token"),
+        (200, b"data: " + b" " * (1 << 23), RequestError, "no stream of tokens"),
+        (500, b"oh", RequestError, "status 500"),
+        (503, b"", Full, "busy"),
+        (400, b'{"message": "top_k must be -1"}', BadRequest, "top_k must be -1"),
+    ],
+)  # fmt: skip
+def test_what_is_no_reply_is_an_error_that_says_so(
+    desk: Desk, status: int, body: bytes, error: type[Exception], why: str
+) -> None:
+    desk.status, desk.body = status, body
+    with served(desk) as ask, pytest.raises(error, match=why):
+        ask(asking())
