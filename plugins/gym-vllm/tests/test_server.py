@@ -245,6 +245,15 @@ def test_what_a_server_does_wrong_stops_the_run_in_four_lines(case, desk, path, 
     assert list(case.output.iterdir()) == []
 
 
+def test_an_answer_that_goes_on_behind_its_end_is_none(case, desk) -> None:
+    """A server that does not know `stop_token_ids` writes on, and what it writes is no part of the answer."""
+    engine = case.engine()
+    tokens = [5, min(engine.stop), *range(5, 11)]
+    breaks(desk, "/v1/completions", choice(token_ids=tokens, logprobs={"token_logprobs": [-1.0] * len(tokens)}))
+    with pytest.raises(GymError, match="went on behind token"):
+        engine.generate(RolloutRequest([[5]], 8, 1.0))
+
+
 def test_a_log_probability_that_is_no_number_is_none(case, desk) -> None:
     from gym_rl.rollouts.engine_output_check import check
 

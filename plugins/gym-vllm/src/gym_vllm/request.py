@@ -51,6 +51,12 @@ class SamplingOptions:
                 key="algorithm.rollouts",
                 fix="let it serve the model of the recipe",
             )
+        if early := [token for token in tokens[:-1] if token in self.stop]:
+            raise GymError(
+                f"vLLM went on behind token {early[0]}, which ends a turn",
+                key="algorithm.rollouts",
+                fix="take a vLLM that knows stop_token_ids",
+            )
         finished = bool(tokens) and tokens[-1] in self.stop
         if not finished and len(tokens) < self.request.max_new_tokens:
             raise GymError(
