@@ -56,6 +56,17 @@ def test_a_round_costs_the_same_when_a_run_goes_on(tmp_path):
     assert costs == sorted(set(costs))
 
 
+def test_a_judge_whose_price_nobody_knows_is_named_when_a_run_goes_on(tmp_path):
+    """Its grades stand in the journal: nobody asks it again, and yet no sum is all that was spent."""
+    with ScriptedServer(World()) as server:
+        judge = Judge(model=OpenAI(path="j", base_url=server.base_url, **QUICK))
+        for _ in range(2):
+            library = train(server, tmp_path, judge, price={"input": 1, "output": 2})
+            assert (
+                library.evidence["unpriced"] == ["j"] and "price of j unknown" in (tmp_path / "report.html").read_text()
+            )
+
+
 def test_a_second_turn_that_nobody_answers_is_asked_again(tmp_path):
     """Such as where a server takes no messages of tools: once it does, the run goes on."""
     call = {"tool_calls": [{"id": "1", "function": {"name": "calculator", "arguments": '{"expression": "1"}'}}]}

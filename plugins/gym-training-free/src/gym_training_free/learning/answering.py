@@ -143,6 +143,8 @@ class Asking:
             key._replace(role=f"{key.role}/{digest}"),
             lambda: [one.to_json() for one in judge(inputs, account, state)],
         )
+        # A journal that has the grades asks no judge again, whose price is as unknown as before.
+        self.caller.unpriced.update(one.name for one in judge.models if not one.priced)
         judged = {id(one): Judgement(*said) for one, said in zip(answered, found, strict=True)}
         return [replace(one, judgement=judged.get(id(one), one.judgement)) for one in attempts]
 
