@@ -10,6 +10,7 @@ from scripted_server import FAULTS, ScriptedServer
 from simulated_world import KINDS, POISON, SUCCESS, World, exact, rows, rule
 
 from gym_core import GymError
+from gym_rewards.builtin.exact_match import Exact
 from gym_training_free import ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
 
 QUICK = {"timeout": 20, "backoff": 0.001, "concurrency": 8}
@@ -412,3 +413,30 @@ def test_questions_that_are_held_out_for_nothing_are_said(gate, reward, caplog):
         caplog.clear()
         trainer(server, GRPOConfig(max_epochs=1, group_size=2, gate=gate, held_out=0)).train(rows(10), reward)
         assert "held out" not in caplog.text
+
+
+def test_rewards_that_fail_on_a_whole_batch_end_the_run_before_it_is_paid_for(tmp_path):
+    """Such as where a column is misspelt: nothing could be learned. Once that is mended, the same answers are judged."""
+
+    def broken(answer, row):
+        return exact(answer, {"answer": row["anwser"]})
+
+    with ScriptedServer(World()) as server:
+        config = GRPOConfig(max_epochs=3, batch_size=4, held_out=0)
+        for reward, why in ((Exact(answer="anwser"), "column `anwser` is missing"), (broken, "KeyError: 'anwser'")):
+            server.requests.clear()
+            with pytest.raises(GymError, match="no answer of a whole batch could be judged") as stopped:
+                trainer(server, config, tmp_path / why[:3]).train(rows(12), reward)
+            assert why in str(stopped.value) and len(server.requests) == 4 * 5
+
+        down = [True]
+
+        def moody(answer, row):
+            if down[0]:
+                raise ConnectionError
+            return exact(answer, row)
+
+        with pytest.raises(GymError, match="could be judged"):
+            trainer(server, config, tmp_path / "moody").train(rows(12), moody)
+        down.clear(), down.append(False)
+        assert len(trainer(server, config, tmp_path / "moody").train(rows(12), moody)) > 3

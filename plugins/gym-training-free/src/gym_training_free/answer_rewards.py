@@ -27,6 +27,7 @@ class Judgement:
 
     reward: float | None  #: None where nobody could say
     critique: str = ""
+    failed: str = ""  #: why nobody could, where a reward raised something or took too long
 
     def to_json(self) -> list[Any]:
         """Return it as plain data."""
@@ -95,7 +96,11 @@ class Rewards:
         for why in found.reasons.values():
             _log.warning("%s", why)
         remarks = ["\n".join(account.remarks(one, self.manager.rewards)) for one in answers]
-        return [Judgement(total, said) for total, said in zip(found.totals, remarks, strict=True)]
+        failed = [
+            next((found.reasons[name] for name, places in found.failed.items() if place in places), "")
+            for place in range(len(answers))
+        ]
+        return [Judgement(*each) for each in zip(found.totals, remarks, failed, strict=True)]
 
     def close(self) -> None:
         """End the processes of the rewards."""
@@ -140,10 +145,9 @@ class Function:
                 raise ValueError(f"it returned {number}")
             return Judgement(number, str(critique))
         except Exception as error:  # the border to a stranger's code
-            _log.warning(
-                "the reward function failed on an answer to %s: %s", answer.id, f"{type(error).__name__}: {error}"
-            )
-            return Judgement(None)
+            why = f"{type(error).__name__}: {error}"
+            _log.warning("the reward function failed on an answer to %s: %s", answer.id, why)
+            return Judgement(None, failed=f"the function raised {why}")
 
 
 def judge(reward: Any, timeout: float) -> Judge | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gym_core.errors import GymError
 from gym_rewards.reward import RewardInput
 from gym_training_free import tools
 from gym_training_free.answer_rewards import UNJUDGED, Judge, Judgement
@@ -141,7 +142,7 @@ class Asking:
         state = {"global_step": self.batches * key.epoch + key.batch, "max_steps": self.steps, "epoch": key.epoch}
         found = self.caller.journal.noted(
             key._replace(role=f"{key.role}/{digest}"),
-            lambda: [one.to_json() for one in judge(inputs, account, state)],
+            lambda: [one.to_json() for one in _useful(judge(inputs, account, state), answered, key)],
         )
         # A journal that has the grades asks no judge again, whose price is as unknown as before.
         self.caller.unpriced.update(one.name for one in judge.models if not one.priced)
@@ -160,6 +161,16 @@ class Asking:
         known, asked = vectors[: len(library)], vectors[len(library) :]
         pairs = zip(questions, asked, strict=True)
         return {number: retrieval.by_vectors(library, known, vector, count) for number, vector in pairs}
+
+
+def _useful(found: list[Judgement], answered: Sequence[Attempt], key: Key) -> list[Judgement]:
+    """Return judgements. Raises GymError where a reward failed on each answer of a batch of several questions to learn from."""
+    several = len({one.number for one in answered}) > 1 and key.role.startswith("rollout/")
+    if several and all(one.failed for one in found):
+        why = f"no answer of a whole batch could be judged: {found[0].failed[:300]}"
+        fix = "mend that; a run with an `output` then goes on with the same answers"
+        raise GymError(why, key="algorithm.rewards", fix=fix)
+    return found
 
 
 def _seed(*parts: object) -> int:
