@@ -124,8 +124,12 @@ ADDS = "[" + ", ".join(['{"operation": "ADD", "content": "b"}'] * 120) + "]"
     [
         ('[{"operation": "ADD", "content": "a"}]', [op("ADD", content="a", sources=())]),
         ('Here:\n```json\n[{"operation": "add", "content": " a\\n b "}]\n```', [op("ADD", content="a b", sources=())]),
-        ('{"operations": [{"operation": "MODIFY", "id": 3, "content": "a"}]}', [op("UPDATE", "3", "a", ())]),
+        ('{"operations": [{"operation": "MODIFY", "id": 3, "content": "a"}]}', [op("UPDATE", "E3", "a", ())]),
         ('[{"operation": "DELETE", "id": "[E5]", "content": null, "reason": "x"}]', [op("DELETE", "E5", "", ())]),
+        (
+            '[{"operation": "DELETE", "id": "e12"}, {"operation": "DELETE", "id": "first"}]',
+            [op("DELETE", "E12", "", ()), op("DELETE", "first", "", ())],
+        ),
         ('[{"operation": "KEEP", "id": ""}]', [op("NONE", sources=())]),
         ('I see [E1]. [{"operation": "ADD", "content": "a", "sources": ["z"]}]', [op("ADD", content="a", sources=())]),
         ("[]", []),

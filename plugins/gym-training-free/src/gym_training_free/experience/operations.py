@@ -23,6 +23,7 @@ NAMES = {"MODIFY": "UPDATE", "EDIT": "UPDATE", "REMOVE": "DELETE", "KEEP": "NONE
 TRIES = 100  #: places in a reply where JSON may begin; each costs what lies behind it
 LETTERS = 16  #: most of a word, on average: where there are no spaces, a text of any length is one
 _OPENING = re.compile(r'\[\s*[{\]]|\{\s*"')
+_NUMBER = re.compile(r"[Ee]?([1-9][0-9]{0,8})")  #: of an experience, however a model writes it
 _FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
@@ -51,7 +52,8 @@ class Operation(Config):
         text = (
             str(value).strip().strip("[].") if isinstance(value, str | int) and not isinstance(value, bool) else value
         )
-        return text or None
+        number = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+        return f"E{number[1]}" if number else text or None
 
     @field_validator("content", mode="before")
     @classmethod
