@@ -151,3 +151,14 @@ def test_what_several_judges_say_stands_in_their_order(server, tmp_path):
     TrainingFreeGRPO("m", config, server.base_url, KEY, backoff=0.001, concurrency=8).train(rows(3), rewards)
     told = [one["messages"][1]["content"] for one in server.requests if World.role(one) == "summary"]
     assert told and all(": SIt says" in text and "\nIt says" in text for text in told)
+
+
+def test_a_judge_that_is_down_is_not_asked_for_each_answer_alone(server):
+    """With other algorithms it says nothing, once all were asked at the same time: a queue of retries would last for hours."""
+    server.fault = lambda request, attempt: "status 503"
+    answers = [RewardInput(text, {}, [{"role": "user", "content": "?"}]) for text in ("5", "6", "7")]
+    asked = Judge(
+        model=OpenAI(path="j", base_url=server.base_url, backoff=0.001, retries=1, api_key_env="GYM_JUDGE_KEY")
+    )
+    assert RewardManager({"judge": asked})(answers).totals == [None] * 3
+    assert len(server.requests) == 3 * 2

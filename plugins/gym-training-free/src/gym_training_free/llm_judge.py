@@ -46,9 +46,13 @@ class LLMJudge:
         return (self.model,)
 
     def __call__(self, inputs: Sequence[RewardInput], *, account: Account | None = None) -> list[float | None]:
-        """Return the grades, from 0 to 1; None where there is none. Raises GymError where a model refuses or a cap is reached."""
+        """Return the grades, from 0 to 1; None where there is none. Raises GymError where a model refuses or a cap is reached,
+        and where a run keeps an account and the model is down.
+        """
         if account is not None:
-            return self._graded(inputs, account)
+            found = self._graded(inputs, account)
+            account.insist(self.model)
+            return found
         journal = Journal(None, {})
         journal.left_out = self.left_out
         with Caller(journal, self.ledger, self.model.concurrency) as caller:

@@ -43,19 +43,18 @@ class Account:
             raise
 
     def map(self, work: Callable[[T], R], items: Iterable[T], model: ChatModel) -> list[R]:
-        """Return what `work`, which asks a model, returns for each item, as many at a time as the model takes.
-
-        Raises GymError where it is down.
-        """
+        """Return what `work`, which asks a model, returns for each item, as many at a time as the model takes."""
         if self.ends:  # a reward that raised is asked about each answer alone
             raise self.ends[0]
-        found = self.caller.map(work, items, model)
+        return self.caller.map(work, items, model)
+
+    def insist(self, model: ChatModel) -> None:
+        """Raise GymError where a model was down for the whole last `map`."""
         try:
             self.caller.insist(model)
         except GymError as error:
             self.ends.append(error)
             raise
-        return found
 
     def remark(self, answer: RewardInput, text: str) -> None:
         """Note what is said of an answer, for who compares it with others."""
