@@ -347,3 +347,18 @@ def test_a_worker_takes_and_returns_more_than_a_pipe_holds():
     numbers = list(range(200_000, 0, -1))
     assert worker(numbers) == numbers[::-1]
     worker.close()
+
+
+def test_an_error_with_a_place_says_why_too():
+    def refuses(inputs):
+        raise GymError("has no licence", where="https://judge.example", fix="buy one")
+
+    class Refusing(Reward):
+        """Says where it fails."""
+
+        def build(self):
+            return refuses
+
+    with pytest.raises(GymError, match=r"raised https://judge\.example: has no licence") as raised:
+        RewardManager({"refusing": Refusing()})(ANSWERS[:1])
+    assert "buy one" in str(raised.value)

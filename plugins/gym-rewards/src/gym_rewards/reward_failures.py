@@ -73,7 +73,11 @@ def ask_reward(
 
 def failure_of(error: Exception, where: tuple[int, ...]) -> Failure:
     """Return what an exception says, on a line, and what it advises."""
-    text = str(error) if isinstance(error, Raised | GymError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, GymError):
+        one = error.problems[0]
+        said = f"{one.where}: {one.why}" if one.where else one.why
+        return Failure(f"raised {' '.join(said.split())[:300]}", where, one.fix[:300])
+    text = str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
     first, *others = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
     fix = next((line.removeprefix("-> ") for line in others if line.startswith("-> ")), "")
     return Failure(f"raised {first[:300]}", where, fix[:300])
