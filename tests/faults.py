@@ -304,7 +304,7 @@ FAULTS = [
     Fault("gym-training-free", " + len(lost)", "", "test_learning.py", "cannot_be_asked_with"),
     Fault("gym-training-free", "if found and found[0] == digest", "if found", "test_resume.py", "another_request"),
     Fault("gym-training-free", "if identity in self.deleted:", "if False:", "test_operations.py", "each_operation"),
-    Fault("gym-training-free", "else _holds(said, _plain(final)):", "else False:", "test_operations.py", "lessons"),
+    Fault("gym-training-free", "and _holds(said, part):", "and False:", "test_operations.py", "lessons"),
     Fault("gym-training-free", "min(rewards) > DIFFERENT", "min(rewards) > 0.5", "test_learning.py", "graded"),
     Fault(
         "gym-training-free",

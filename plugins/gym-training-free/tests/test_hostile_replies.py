@@ -17,7 +17,7 @@ from gym_core.errors import GymError
 from gym_training_free import Experience, ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
 from gym_training_free.endpoint.chat import ChatRequest, Failed
 from gym_training_free.experience.leak_guard import leak
-from gym_training_free.experience.operations import parse
+from gym_training_free.experience.operations import Limits, apply, parse
 from gym_training_free.open_endpoint import endpoint
 from gym_training_free.prompting import Prompts
 from gym_training_free.questions import asked, read
@@ -228,3 +228,16 @@ def test_a_library_is_data_also_where_its_prompts_are_gone(tmp_path, capsys):
     for form in ("json", "yaml"):
         assert run(["experiences", "export", str(tmp_path), "--format", form]) == 0
         assert ExperienceLibrary.from_json(yaml.safe_load(capsys.readouterr().out)) == made
+
+
+def test_letters_that_join_others_are_letters():
+    """Persian and Hindi need them; what turns the direction of a text is refused."""
+    persian = "وقتی عدد منفی است، علامت را می\u200cبینیم و جمع می\u200cکنیم."
+    made, changes = apply(
+        ExperienceLibrary(), parse(json.dumps([{"operation": "ADD", "content": persian}])), 1, Limits()
+    )
+    assert [one.text for one in made] == [persian] and changes[0].applied
+    assert ExperienceLibrary.from_json(made.to_json()) == made
+    turned = [{"operation": "ADD", "content": "When lost,\u202e wait."}]
+    assert len(apply(ExperienceLibrary(), parse(json.dumps(turned)), 1, Limits())[0]) == 0
+    assert leak("Say 12\u200d34 then.", "How many?", "1234")

@@ -440,3 +440,21 @@ def test_rewards_that_fail_on_a_whole_batch_end_the_run_before_it_is_paid_for(tm
             trainer(server, config, tmp_path / "moody").train(rows(12), moody)
         down.clear(), down.append(False)
         assert len(trainer(server, config, tmp_path / "moody").train(rows(12), moody)) > 3
+
+
+@pytest.mark.parametrize(("answers", "count"), [(("yes", "no"), 1), (range(20), 0)])
+def test_lessons_may_name_labels_but_no_answers(answers, count):
+    """What many questions have as their answer is a class, and a lesson has to name it; what one has is given away."""
+    labels = [str(each) for each in answers]
+    asked = [{"question": f"Is number {n} even?", "answer": labels[n % len(labels)]} for n in range(20)]
+    world = World()
+    world.worker = lambda messages, request: str(request["seed"] % 2)
+    world.advantage = lambda messages, request: (
+        "<experiences>\n- When a sum has no end, say "
+        + next(row["answer"] for row in asked if row["question"] in messages[1]["content"])
+        + ".\n</experiences>"
+    )
+    with ScriptedServer(world) as server:
+        config = GRPOConfig(max_epochs=1, batch_size=2, held_out=0)
+        library = trainer(server, config).train(asked, lambda answer, row: float(answer))
+    assert (len(library) > 0) == bool(count)

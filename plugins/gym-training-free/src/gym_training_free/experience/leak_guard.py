@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from gym_training_free.experience.similarity import words
+from gym_training_free.experience.similarity import JOINERS, words
 
+SHARE, FEWEST = 0.05, 3  #: of the questions that have an answer, from which on it is a label
 RUN = 8  #: most tokens in a row that an experience may share with a question
 _MARKUP = re.compile(r"<\|[^|>\n]{0,40}\|>|</?(?:s|think|tool_call|start_of_turn|end_of_turn)>|\[/?INST\]|\[\[")
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -27,11 +29,24 @@ def final_answers(value: Any) -> list[str]:
     return [last.strip()] if last.strip() else []
 
 
-def leak(text: str, question: str, answer: Any) -> str:
-    """Return what an experience gives away of a question, or nothing."""
+def labels(answers: Sequence[Any]) -> frozenset[tuple[str, ...]]:
+    """Return the words of answers that many questions have: classes such as `yes`, which a lesson may name.
+
+    `answers` are those of all questions, one for each.
+    """
+    found: Iterable[set[tuple[str, ...]]] = ({tuple(_plain(one)) for one in final_answers(each)} for each in answers)
+    count = Counter(one for each in found for one in each)
+    least = max(FEWEST, SHARE * len(answers))
+    return frozenset(one for one, times in count.items() if times >= least)
+
+
+def leak(text: str, question: str, answer: Any, named: Collection[tuple[str, ...]] = ()) -> str:
+    """Return what an experience gives away of a question, or nothing; it may hold the words of `named`, which are labels."""
     said = _plain(text)
     for final in final_answers(answer):
-        if _names(text, final) if re.fullmatch(r"[A-Za-z]", final) else _holds(said, _plain(final)):
+        part = _plain(final)
+        option = re.fullmatch(r"[A-Za-z]", final)
+        if _names(text, final) if option else tuple(part) not in named and _holds(said, part):
             return "it holds the answer of its question"
     asked = _plain(question)
     if any(_holds(said, asked[start : start + RUN + 1]) for start in range(len(asked) - RUN)):
@@ -43,12 +58,14 @@ def markup(text: str) -> str:
     """Return why a text is no plain line, or nothing: marks of a chat template in a system prompt could end it."""
     if found := _MARKUP.search(text):
         return f"it holds the mark {found.group()!r}"
-    return "" if all(sign.isprintable() for sign in text) else "it holds control characters"
+    return "" if all(sign.isprintable() or sign in JOINERS for sign in text) else "it holds control characters"
 
 
-def leaks(text: str, rows: Sequence[tuple[str, Mapping[str, Any]]], column: str) -> str:
-    """Return what an experience gives away of any of these questions, each with its row, or nothing."""
-    return next((why for question, row in rows if (why := leak(text, question, row.get(column)))), "")
+def leaks(
+    text: str, rows: Sequence[tuple[str, Mapping[str, Any]]], column: str, named: Collection[tuple[str, ...]]
+) -> str:
+    """Return what an experience gives away of any of these questions, each with its row, or nothing; see `leak`."""
+    return next((why for question, row in rows if (why := leak(text, question, row.get(column), named))), "")
 
 
 def _holds(said: Sequence[str], part: Sequence[str]) -> bool:

@@ -138,9 +138,9 @@ class ExperienceLibrary:
 
 def _sound(one: Experience) -> bool:
     """Whether a file may hold this as an experience: an id, plain lines, and numbers."""
-    texts = (one.text, *one.tags, *one.sources)
-    plain = all(isinstance(text, str) and text.isprintable() for text in texts) and isinstance(one.id, str)
-    plain = plain and not markup(one.text)
+    texts = (one.id, *one.tags, *one.sources)
+    plain = all(isinstance(text, str) and text.isprintable() for text in texts)
+    plain = plain and isinstance(one.text, str) and not markup(one.text)
     whole = all(isinstance(number, int) for number in (one.created, one.updated, one.uses))
     known = one.uplift is None or isinstance(one.uplift, int | float)
     return plain and whole and known and _IDENTITY.fullmatch(one.id) is not None

@@ -6,7 +6,10 @@ import re
 import unicodedata
 
 ALIKE = 0.8  #: from here on two experiences say the same
-
+JOINERS = (
+    "\u200c\u200d"  #: letters without a form, which say how those beside them are written: Persian and Hindi need them
+)
+_JOINED = str.maketrans("", "", JOINERS)
 
 #: Letters of scripts without spaces between words, or with endings behind them: each stands for a word.
 _ALONE = (
@@ -18,7 +21,7 @@ _WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_])+(?:[.,]\d+)*")
 
 def words(text: str) -> list[str]:
     """Return the words and numbers of a text, in small letters."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold().translate(_JOINED))
 
 
 def trigrams(text: str) -> frozenset[str]:

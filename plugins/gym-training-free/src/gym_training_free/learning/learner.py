@@ -7,13 +7,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from gym_core.errors import GymError
 from gym_training_free.endpoint.journal import Key
 from gym_training_free.endpoint.ledger import CapReached, Charge
-from gym_training_free.experience.leak_guard import leaks
+from gym_training_free.experience.leak_guard import labels, leaks
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.experience.operations import Change, Operation, apply
 from gym_training_free.learning.answering import Asking, Attempt
@@ -148,7 +149,12 @@ class Learner:
         """Return what says what an operation gives away of the questions of this batch."""
         rows = [(question.text, question.row) for question in sources.values()]
         column = self.asking.config.answer
-        return lambda operation: leaks(operation.content, rows, column)
+        return lambda operation: leaks(operation.content, rows, column, self._labels)
+
+    @cached_property
+    def _labels(self) -> frozenset[tuple[str, ...]]:
+        every = (*self.questions.train, *self.questions.held_out)
+        return labels([one.row.get(self.asking.config.answer) for one in every])
 
     @property
     def _gated(self) -> bool:
