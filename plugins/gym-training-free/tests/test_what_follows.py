@@ -128,7 +128,7 @@ def test_a_critic_that_is_down_stops_a_run(tmp_path):
         critic = OpenAI(path="c", base_url=other.base_url, retries=1, **QUICK)
         config = CONFIG.model_copy(update={"critic": critic})
         other.fault = lambda request, attempt: "status 503"
-        with pytest.raises(GymError, match="no answer to a whole batch: status 503") as stopped:
+        with pytest.raises(GymError, match=r"no answer to (a whole batch|8 calls in a row): status 503") as stopped:
             train(server, tmp_path, config=config)
         assert other.base_url in str(stopped.value)
         asked, other.fault = len(server.requests), lambda request, attempt: ""
@@ -153,7 +153,28 @@ def test_a_server_that_goes_down_is_no_harm_of_a_library_and_no_grade(tmp_path, 
             return TrainingFreeGRPO("m", config, server.base_url, **options).train(rows(20), judge)
 
         whole, server.fault = trained("whole"), fault
-        with pytest.raises(GymError, match="no answer to a whole batch: status 503"):
+        with pytest.raises(GymError, match=r"no answer to (a whole batch|8 calls in a row): status 503"):
             trained("down")
         server.fault = lambda request, attempt: ""
         assert trained("down") == whole and len(whole) > 3
+
+
+@pytest.mark.parametrize("role", ["worker", "summary"])
+def test_a_server_that_goes_down_in_a_batch_loses_none_of_it(tmp_path, role):
+    """Some were answered, and then nobody is: the run stops after a few calls, and goes on as one that was never stopped."""
+    with ScriptedServer(World()) as server:
+        whole, once = train(server, tmp_path / "whole"), server.counted["replies"]
+        down = []
+
+        def fault(request, attempt):
+            if down or (World.role(request) == role and server.counted["replies"] >= once + 4):
+                down.append(request)
+                return "status 503"
+            return ""
+
+        server.fault = fault
+        with pytest.raises(GymError, match="no answer to 8 calls in a row: status 503"):
+            train(server, tmp_path / "down", retries=1)
+        assert 8 * 2 <= len(down) <= (8 + 2 * 4) * 2
+        server.fault = lambda request, attempt: ""
+        assert train(server, tmp_path / "down") == whole and server.counted["replies"] == 2 * once

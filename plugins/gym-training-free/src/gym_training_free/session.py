@@ -39,6 +39,9 @@ FREE = {"max_cost", "max_total_tokens", "reward_timeout"}
 #: Components among the options, which are described on their own.
 APART = {"critic", "embedding", "rewards"}
 PROMPT = "system_prompt.txt"
+PATIENCE = (
+    8  #: calls in a row, each with all its repetitions, after which a model is down: the run ends, and goes on later
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def asking(setting: Setting, journal: Path | None) -> Iterator[Asking]:
     log = Journal(journal, setting.described())
     ledger = Ledger(config.max_cost, config.max_total_tokens, log.confirmed, log.lost)
     try:
-        with Caller(log, ledger, max(one.concurrency for one in every)) as caller:
+        with Caller(log, ledger, max(one.concurrency for one in every), PATIENCE) as caller:
             prompts = Prompts.load(config.prompts)
             batches = ceil(len(setting.questions.train) / config.batch_size)
             yield Asking(config, models.worker, models.embedding, caller, prompts, setting.judge, setting.seed, batches)

@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from threading import Event, Lock, Thread
 from typing import TypeVar, cast
 
@@ -24,9 +25,12 @@ R = TypeVar("R")
 class Caller:
     """Asks models on behalf of a run. A context: it ends its threads."""
 
-    def __init__(self, journal: Journal, ledger: Ledger, concurrency: int) -> None:
-        """Ask so many times at once where nobody says which model is asked."""
-        self.journal, self.ledger, self.concurrency = journal, ledger, concurrency
+    def __init__(self, journal: Journal, ledger: Ledger, concurrency: int, patience: float = inf) -> None:
+        """Ask so many times at once where nobody says which model is asked.
+
+        Where so many calls in a row (`patience`) fail as all would, the model is down, and GymError is raised.
+        """
+        self.journal, self.ledger, self.concurrency, self.patience = journal, ledger, concurrency, patience
         self._over = Event()  #: ends waits between attempts
         self._stop: BaseException | None = None
         self._turn = Lock()
@@ -34,6 +38,7 @@ class Caller:
         self._mute: dict[Key, str] = {}  #: calls without a reply, until something follows from that
         self._heard = False  #: whether a call of this map was answered
         self._there: set[str] = set()  #: models that replied to a call of their last map, be it with a refusal
+        self._away: Counter[str] = Counter()  #: by model, calls in a row that failed as all would
         self._silent: dict[str, str] = {}  #: by model, why a call of its last map brought nothing
         self.unpriced: set[str] = set()  #: models that were asked, and of which nobody knows what they cost
 
@@ -101,13 +106,12 @@ class Caller:
         """Raise GymError where a model replied to no call of the last `map`: it is down, and nothing is to follow from that."""
         why = self._silent.get(_named(model))
         if why and _named(model) not in self._there:
-            fix = "see that it runs, and what it logs; a run with an `output` goes on"
-            raise GymError(f"gave no answer to a whole batch: {why}", where=model.where, key="model", fix=fix)
+            raise _down(model, "a whole batch", why)
 
     def call(self, model: ChatModel, key: Key, request: ChatRequest) -> ChatReply | None:
         """Return the reply to a request: that of the journal, or a new one; None where none came, however often it was sent.
 
-        Raises CapReached where it might cost more than is left, and GymError where no request will ever succeed.
+        Raises CapReached where it might cost more than is left, and GymError where no request will ever succeed, or none for now.
         """
 
         def ask(left_out: Collection[str]) -> ChatReply:
@@ -157,6 +161,7 @@ class Caller:
                 else:
                     self._heard = True
                     self._there.add(name)
+                    self._away[name] = 0
                     charge = most if reply.usage is None else model.charge(reply.usage)
                     self.journal.replied(key, digest, reply, charge, reply.usage is not None)
                     if reply.usage is not None:
@@ -174,8 +179,12 @@ class Caller:
             ):
                 break
             attempt += 1
+        with self._turn:
+            self._away[name] = self._away[name] + 1 if error.away else 0
         if not error.away:
             self._there.add(name)
+        if self._away[name] >= self.patience and not self._over.is_set():
+            raise _down(model, f"{self._away[name]} calls in a row", str(error))
         if not self._over.is_set():
             self._mute[key], self._silent[name] = digest, str(error)
         self.failures[str(error)] += 1
@@ -195,6 +204,11 @@ class Caller:
         jitter = 0.5 + int.from_bytes(said[:4]) / 2**33  # from a half to one
         wait = error.wait if error.wait is not None else model.backoff * 2**attempt * jitter
         return float(min(wait, LONGEST_WAIT))
+
+
+def _down(model: ChatModel, what: str, why: str) -> GymError:
+    fix = "see that it runs, and what it logs; a run with an `output` goes on"
+    return GymError(f"gave no answer to {what}: {why}", where=model.where, key="model", fix=fix)
 
 
 def _named(model: ChatModel) -> str:
