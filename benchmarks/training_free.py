@@ -25,9 +25,9 @@ from tuned_world import Critic, short_prompts, small, tasks, tuned
 
 from gym_training_free import ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
 from gym_training_free.answer_rewards import judge
-from gym_training_free.endpoint.chat import ChatReply
 from gym_training_free.endpoint.journal import Journal, Key
 from gym_training_free.endpoint.ledger import Charge
+from gym_training_free.endpoint.reply import ChatReply
 from gym_training_free.questions import asked, questions
 from gym_training_free.session import Models, Setting, asking
 

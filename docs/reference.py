@@ -46,7 +46,8 @@ from gym_torch.quantization.weight_codec import WeightCodec
 from gym_torch.source import Source, Step
 from gym_torch.trained_part import TrainedPart
 from gym_training_free import ChatBackend
-from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest
+from gym_training_free.endpoint.reply import ChatReply
 
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (

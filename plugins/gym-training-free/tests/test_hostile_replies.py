@@ -15,7 +15,8 @@ from simulated_world import World, exact, rows
 from gym_core.cli import run
 from gym_core.errors import GymError
 from gym_training_free import Experience, ExperienceLibrary, GRPOConfig, OpenAI, TrainingFreeGRPO
-from gym_training_free.endpoint.chat import ChatRequest, Failed
+from gym_training_free.endpoint.chat import ChatRequest
+from gym_training_free.endpoint.reply import Failed
 from gym_training_free.experience.leak_guard import leak
 from gym_training_free.experience.operations import Limits, apply, parse
 from gym_training_free.open_endpoint import endpoint
@@ -241,3 +242,28 @@ def test_letters_that_join_others_are_letters():
     turned = [{"operation": "ADD", "content": "When lost,\u202e wait."}]
     assert len(apply(ExperienceLibrary(), parse(json.dumps(turned)), 1, Limits())[0]) == 0
     assert leak("Say 12\u200d34 then.", "How many?", "1234")
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_half_an_answer_that_ended_in_an_error_is_none(reason):
+    """Some routers and servers say 200 and give what there was; it may come whole the next time."""
+    said = {"content": "half of", "finish_reason": reason}
+    broken = pytest.raises(Failed, match=f"broke its reply off: {reason}")
+    with ScriptedServer(lambda request: dict(said)) as server, broken as failed:
+        endpoint(OpenAI(path="m", base_url=server.base_url)).ask(HELLO)
+    assert failed.value.passing and failed.value.counted
+
+
+def test_what_was_filtered_was_not_ended_by_the_model():
+    with ScriptedServer(lambda request: {"content": "half of", "finish_reason": "content_filter"}) as server:
+        found = endpoint(OpenAI(path="m", base_url=server.base_url)).ask(HELLO)
+    assert found.text == "half of" and not found.finished
+
+
+def test_an_error_in_a_reply_that_says_all_is_well_is_told():
+    reply = '{"error": {"message": "Provider returned error", "code": 429}}'
+    with ScriptedServer(lambda request: "") as server:
+        handler = server.RequestHandlerClass
+        server.RequestHandlerClass = type("Odd", (handler,), {"complete": lambda self, *_: self.reply(200, reply)})
+        with pytest.raises(Failed, match=r"no chat completion: .*Provider returned error"):
+            endpoint(OpenAI(path="m", base_url=server.base_url)).ask(HELLO)

@@ -134,9 +134,9 @@ def test_scores_of_another_function_are_not_taken_up(tmp_path):
 
 def test_equal_rollouts_stay_apart_and_another_request_is_asked(tmp_path):
     """The key names a call; a request that is another one than then is no answer to it."""
-    from gym_training_free.endpoint.chat import ChatReply
     from gym_training_free.endpoint.journal import Key
     from gym_training_free.endpoint.ledger import Charge
+    from gym_training_free.endpoint.reply import ChatReply
 
     journal = Journal(tmp_path / "j", {})
     for sample in range(2):

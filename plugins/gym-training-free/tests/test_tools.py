@@ -10,7 +10,7 @@ import pytest
 from scripted_server import ScriptedServer
 
 from gym_training_free import GRPOConfig, TrainingFreeGRPO
-from gym_training_free.endpoint.chat import ToolCall
+from gym_training_free.endpoint.reply import ToolCall
 from gym_training_free.tools import use
 
 BOTH = ("calculator", "python")

@@ -9,7 +9,8 @@ from typing import Any
 
 from gym_rewards import sandbox
 from gym_rewards.sandbox import Verdict
-from gym_training_free.endpoint.chat import Message, ToolCall
+from gym_training_free.endpoint.chat import Message
+from gym_training_free.endpoint.reply import ToolCall
 
 LONGEST = 4000  #: letters of what a tool says
 MOST = 16  #: calls in one reply

@@ -12,9 +12,10 @@ from threading import Event, Lock, Thread
 from typing import TypeVar, cast
 
 from gym_core.errors import GymError
-from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Failed
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest
 from gym_training_free.endpoint.journal import Journal, Key
 from gym_training_free.endpoint.ledger import Charge, Ledger, Usage
+from gym_training_free.endpoint.reply import ChatReply, Failed
 
 _log = logging.getLogger(__name__)
 LONGEST_WAIT = 120.0  #: seconds before an attempt, whatever a server asks for

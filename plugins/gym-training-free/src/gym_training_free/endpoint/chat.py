@@ -18,6 +18,7 @@ from gym_rewards.http_client import HttpClient, NoReply, Reply, TooLarge, retry_
 from gym_training_free.endpoint.ledger import Charge, Usage
 from gym_training_free.endpoint.local_server import NAME, LocalServer
 from gym_training_free.endpoint.price import Price
+from gym_training_free.endpoint.reply import ChatReply, Failed, completion
 from gym_training_free.endpoint.statuses import AWAY, BETWEEN, NAMING, PASSING, refusal
 from gym_training_free.endpoint.unsupported_parameter import refused_parameter
 from gym_training_free.endpoint.usage import counted
@@ -50,55 +51,6 @@ class ChatRequest:
     def digest(self) -> str:
         """Return a hash of everything that is asked."""
         return hashlib.sha256(json.dumps(vars(self), sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """What a model wants a tool to do."""
-
-    id: str
-    name: str
-    arguments: str  #: JSON, as the model wrote it
-
-
-@dataclass(frozen=True)
-class ChatReply:
-    """What a model answered."""
-
-    text: str
-    tool_calls: Sequence[ToolCall] = ()
-    finished: bool = True  #: whether the model ended it, rather than the limit of its length
-    usage: Usage | None = None  #: None where the server does not say
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, without its usage."""
-        return {"text": self.text, "tool_calls": [vars(call) for call in self.tool_calls], "finished": self.finished}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ChatReply:
-        """Return what `to_json` gave."""
-        return cls(found["text"], [ToolCall(**call) for call in found["tool_calls"]], found["finished"])
-
-
-class Failed(Exception):
-    """A request that brought no reply to keep."""
-
-    def __init__(
-        self,
-        why: str,
-        *,
-        passing: bool,
-        counted: bool,
-        wait: float | None = None,
-        parameter: str = "",
-        away: bool = False,
-    ) -> None:
-        """Say why, whether it may pass, whether the server may have counted tokens, how long it asks to wait, what it refused.
-
-        `parameter` is one of LEAVABLE, where the server names it; `away` says that whatever is asked would have failed.
-        """
-        super().__init__(why)
-        self.passing, self.counted, self.wait, self.parameter, self.away = passing, counted, wait, parameter, away
 
 
 class ChatModel(Protocol):
@@ -202,17 +154,7 @@ class ChatEndpoint:
         asked = {**vars(request), "messages": list(request.messages), "model": self._called}
         asked[self.length_key] = asked.pop("max_tokens")
         given = {name: value for name, value in asked.items() if value is not None and value != ()}
-        found = self._post("/chat/completions", {**given, **self.options})
-        try:
-            choice = found["choices"][0]
-            message = choice["message"]
-            calls = [_call(one) for one in message.get("tool_calls") or ()]
-            text = _text(message.get("content"))
-            # Half a pair of surrogates is no text: no file takes it.
-            text = text.encode("utf-8", "replace").decode()
-            return ChatReply(text, calls, choice.get("finish_reason") != "length", counted(found, "completion_tokens"))
-        except (KeyError, IndexError, TypeError, AttributeError):
-            raise Failed("replied with JSON that is no chat completion", passing=True, counted=True) from None
+        return completion(self._post("/chat/completions", {**given, **self.options}))
 
     def embed(self, texts: Sequence[str]) -> tuple[list[list[float]], Usage]:
         """Return the vectors of `POST /embeddings`, in order."""
@@ -283,16 +225,3 @@ class ChatEndpoint:
         for written in {self.key, json.dumps(self.key)[1:-1], self.key.replace("/", "\\/")}:
             text = text.replace(written, CROSSED_OUT)
         return text
-
-
-def _call(found: Mapping[str, Any]) -> ToolCall:
-    function = found["function"]
-    given = function.get("arguments") or "{}"
-    arguments = given if isinstance(given, str) else json.dumps(given)  # some servers send the object itself
-    return ToolCall(str(found.get("id") or ""), str(function["name"]), arguments)
-
-
-def _text(content: Any) -> str:
-    """Return the text of a message, also of one in parts; what a model thought is none. Raises TypeError and KeyError."""
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-    return "".join([part["text"] for part in parts if part["type"] == "text"])

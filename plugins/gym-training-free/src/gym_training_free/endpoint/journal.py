@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gym_core.errors import BusyError, GymError
-from gym_training_free.endpoint.chat import ChatReply
 from gym_training_free.endpoint.ledger import Charge
+from gym_training_free.endpoint.reply import ChatReply
 
 
 class Key(NamedTuple):

@@ -9,9 +9,10 @@ from typing import TypeVar
 from gym_core.errors import GymError
 from gym_rewards.reward import RewardInput
 from gym_training_free.endpoint.caller import Caller
-from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest
 from gym_training_free.endpoint.journal import Key
 from gym_training_free.endpoint.ledger import CapReached
+from gym_training_free.endpoint.reply import ChatReply
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -13,8 +13,9 @@ from gym_training_free import tools
 from gym_training_free.answer_rewards import UNJUDGED, Judge, Judgement
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
-from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Message
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest, Message
 from gym_training_free.endpoint.journal import Key
+from gym_training_free.endpoint.reply import ChatReply
 from gym_training_free.endpoint.reward_calls import Account
 from gym_training_free.experience import retrieval
 from gym_training_free.experience.library import ExperienceLibrary

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from gym_training_free.config import GRPOConfig
 from gym_training_free.endpoint.caller import Caller
-from gym_training_free.endpoint.chat import ChatModel, ChatReply, ChatRequest, Message
+from gym_training_free.endpoint.chat import ChatModel, ChatRequest, Message
 from gym_training_free.endpoint.journal import Key
+from gym_training_free.endpoint.reply import ChatReply
 from gym_training_free.experience.leak_guard import final_answers
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.experience.operations import Limits, Operation, fault, parse
