@@ -297,14 +297,15 @@ def test_embeddings_choose_what_a_question_is_shown():
         assert calls["input"] + calls["output"] == server.total
 
 
-def test_prompts_of_a_folder_are_used_and_unfit_ones_refused(tmp_path):
+def test_prompts_of_a_folder_are_used_and_unfit_ones_refused(tmp_path, monkeypatch):
     own = files("gym_training_free") / "prompts" / "en"
     for file in own.iterdir():
         (tmp_path / file.name).write_text(file.read_text())
     (tmp_path / "summary.txt").write_text("Fasse zusammen.")
     world = World()
     with ScriptedServer(lambda r: "kurz" if "Fasse" in r["messages"][0]["content"] else world(r)) as server:
-        trainer(server, GRPOConfig(max_epochs=1, prompts=str(tmp_path), held_out=0)).train(rows(10), exact)
+        monkeypatch.setenv("HOME", str(tmp_path.parent))
+        trainer(server, GRPOConfig(max_epochs=1, prompts=f"~/{tmp_path.name}", held_out=0)).train(rows(10), exact)
         assert "summary" not in world.roles and world.roles["advantage"] > 4
         assert any("kurz" in r["messages"][1]["content"] for r in server.requests if World.role(r) == "advantage")
         (tmp_path / "advantage.txt").write_text("Vergleiche {{count}} Versuche.")

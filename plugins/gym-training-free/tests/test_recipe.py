@@ -165,6 +165,7 @@ def test_any_source_of_gym_data_serves(recipe, world):
         ({"data": "rows.jsonl"}, "data"),
         ({"algorithm": {"name": "training_free_grpo"}}, "data"),
         ({"algorithm": {"name": "training_free_grpo", "dataset": "x", "prompts": "klingon"}}, "algorithm.prompts"),
+        ({"algorithm": {"name": "training_free_grpo", "dataset": "misspelt.jsonl"}}, "algorithm.dataset"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(recipe, world, changes, key):

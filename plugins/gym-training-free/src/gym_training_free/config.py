@@ -197,13 +197,17 @@ class GRPOConfig(Algorithm):
         return self
 
     def check(self) -> None:
-        """Raise GymError where something is not there that a reward, the critic or the prompts need."""
+        """Raise GymError where something is not there that a reward, the critic or the prompts need, or the questions are not."""
         from gym_training_free.prompting import Prompts
 
         for component in (*self.rewards, self.critic, self.embedding):
             if component is not None:
                 component.check()
         Prompts.load(self.prompts)
+        if self.dataset is not None and not Path(self.dataset).expanduser().is_file():
+            raise GymError(
+                f"there is no file `{self.dataset}`", key="algorithm.dataset", fix="write where the questions lie"
+            )
 
     def check_recipe(self, recipe: Any) -> None:
         """Raise GymError where a section speaks of weights, or the model is not behind a server."""

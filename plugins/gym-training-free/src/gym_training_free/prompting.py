@@ -39,7 +39,9 @@ class Prompts:
     def load(cls, name: str) -> Prompts:
         """Read the texts of a language that comes along, or of a folder. Raises GymError where one is missing or unfit."""
         own = files(__package__) / "prompts"
-        folder: Traversable = own / name if re.fullmatch(r"\w+", name) and (own / name).is_dir() else Path(name)
+        folder: Traversable = (
+            own / name if re.fullmatch(r"\w+", name) and (own / name).is_dir() else Path(name).expanduser()
+        )
         texts = {}
         for text, places in TEXTS.items():
             try:
