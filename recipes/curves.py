@@ -36,7 +36,7 @@ def draw(picture: Path, key: str, runs: Sequence[Path]) -> None:
 
 
 def _line(axes: Axes, records: Sequence[dict[str, Any]], key: str, **style: Any) -> None:
-    found = [(record["step"], record[key]) for record in records if key in record]
+    found = [(record["step"], record[key]) for record in records if record.get(key) is not None]
     if found:
         steps, values = zip(*found, strict=True)
         axes.plot(steps, values if "marker" in style else smooth(values), **style)

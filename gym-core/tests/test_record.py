@@ -47,7 +47,7 @@ def test_what_json_cannot_hold(tmp_path: Path):
     record = RunRecord(tmp_path / "run.json")
     record.update(loss=float("nan"), nested=[{"x": float("-inf")}], path=tmp_path / "é", pair=(1, 2))
     strict = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    assert strict == {"loss": "nan", "nested": [{"x": "-inf"}], "path": str(tmp_path / "é"), "pair": [1, 2]}
+    assert strict == {"loss": None, "nested": [{"x": None}], "path": str(tmp_path / "é"), "pair": [1, 2]}
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(TypeError):
         record.update(thing=object())

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from gym_core.errors import GymError
 from gym_core.files import write_atomically
+from gym_core.record import plain
 
 FILE = "artifact.json"
 
@@ -36,7 +37,7 @@ class Artifact:
 
     def record(self) -> None:
         """Write `artifact.json` into the directory, which can then be exported wherever it is moved to."""
-        write_atomically(self.path / FILE, json.dumps(self.to_json() | {"path": "."}, indent=1) + "\n")
+        write_atomically(self.path / FILE, json.dumps(plain(self.to_json() | {"path": "."}), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -42,7 +42,7 @@ class RunRecord:
 
     def update(self, **values: Any) -> None:
         """Merge values into the record, mappings key by key, and write it atomically."""
-        text = json.dumps(_merged(self.read(), _plain(values)), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(_merged(self.read(), plain(values)), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(self.path, text + "\n", alone=True)
 
 
@@ -69,12 +69,11 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return old | new | {key: _merged(old[key], new[key]) for key in both}
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can hold: `nan` and `inf`, which it cannot, become text."""
+def plain(value: Any) -> Any:
+    """Return what JSON can hold; a number that is not finite becomes None, which readers with types take among numbers."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return str(value) if isinstance(value, Path) else value
+        return [plain(item) for item in value]
+    lost = isinstance(value, float) and not math.isfinite(value)
+    return None if lost else str(value) if isinstance(value, Path) else value

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.json
 import pytest
 from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gym_core import Artifact
 from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import draw, smooth
+from gym_torch.loop.callbacks.metrics_jsonl import Metrics
 from gym_torch.loop.callbacks.progress_bar import ProgressBar
 from gym_torch.observer import Progress
 
@@ -110,6 +113,23 @@ def test_evaluations_do_not_keep_the_loss_off_the_screen(capsys: pytest.CaptureF
         "step 2/9  loss 1.5000, 10 tokens/s",
         "step 4/9  eval_loss 0.5000",
     ]
+
+
+def test_a_measure_that_is_no_number_is_null_to_every_reader(tmp_path: Path) -> None:
+    """Strict readers refuse a bare NaN, readers with types a text among numbers. The curve goes on behind the gap."""
+    log = Metrics(tmp_path / "metrics.jsonl")
+    for step, loss in enumerate((2.0, math.nan, math.inf, 1.0), start=1):
+        log.append({"step": step, "loss": loss, "parts": [{"share": -loss}]})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [line["loss"] for line in lines] == [2.0, None, None, 1.0] and lines[1]["parts"] == [{"share": None}]
+    typed = pyarrow.json.read_json(tmp_path / "metrics.jsonl")
+    assert typed["loss"].type == "double" and typed["loss"].null_count == 2
+    assert read_lines(tmp_path / "metrics.jsonl") == lines
+    measured = [line for line in lines if line["step"] in (1, 4)]
+    for name, records in (("gap", lines), ("whole", measured)):
+        draw(records, tmp_path / name)
+    assert (tmp_path / "gap").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_a_run_without_a_log_line_can_be_drawn(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gym_bitdelta.store.evidence_check import MEASURED, check_artifact, of_file
 from gym_core import Artifact, GymError, Run
 from gym_core.discovery import entries
 from gym_core.loading import load
+from gym_core.record import plain
 from gym_data.location import locate
 from gym_quant.post_training import calibration
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
@@ -98,7 +99,7 @@ class BitDeltaQuantizer(DeltaCodec):
             told |= evidence.sizes(artifact, where, building / file.NAME, records)
             told |= {"source": source, "seconds": time.monotonic() - began, "squared_errors": encoder.errors}
             told |= {"options": self.config.model_dump(mode="json"), MEASURED: of_file(building / file.NAME)}
-            (building / EVIDENCE).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            (building / EVIDENCE).write_text(json.dumps(plain(told), indent=1) + "\n", encoding="utf-8")
             (building / "README.md").write_text(evidence.card(type(self.config).__name__, told), encoding="utf-8")
             evidence.copy_new_tokenizer(artifact.path, where, building)
             bound = {key: told[key] for key in ("safety", MEASURED)}

@@ -13,6 +13,7 @@ from torch import Tensor
 from gym_core import Artifact, BusyError, GymError
 from gym_core.discovery import entries
 from gym_core.files import remove, replacing
+from gym_core.record import plain
 from gym_data.location import locate
 from gym_deltasoup.card import card
 from gym_deltasoup.kinds import Merger, name_of
@@ -134,7 +135,7 @@ def merge_artifacts(
         if where is not None:
             details["base_fingerprint"] = report["base"]["fingerprint"]
         made = group.artifact(building, base, details)
-        (building / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        (building / REPORT).write_text(json.dumps(plain(report), indent=1) + "\n", encoding="utf-8")
         (building / "README.md").write_text(card(report), encoding="utf-8")
         made.record()
     return MergedArtifact(replace(made, path=into), report)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gym_core.errors import printable
+from gym_core.record import plain
 
 if TYPE_CHECKING:
     from gym_deltasoup.artifact_merge import MergedArtifact
@@ -27,7 +28,7 @@ def merge(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     made = merged(said, lambda line: click.echo(line, err=True))
     if as_json:
-        click.echo(json.dumps({"output": str(made.artifact.path), **made.report}))
+        click.echo(json.dumps(plain({"output": str(made.artifact.path), **made.report})))
         return
     for line in _lines(made):
         click.echo(line)

@@ -10,6 +10,7 @@ import click
 
 from gym_core import GymError
 from gym_core.errors import FAILED, printable
+from gym_core.record import plain
 
 if TYPE_CHECKING:
     from gym_deltasoup.client.client import SoupClient
@@ -212,4 +213,4 @@ def _of_folder(folder: Path) -> tuple[str, list[Any]]:
 
 
 def _say(told: Any, as_json: bool, *lines: str) -> None:
-    click.echo(json.dumps(told) if as_json else "\n".join(lines))
+    click.echo(json.dumps(plain(told)) if as_json else "\n".join(lines))

@@ -15,6 +15,7 @@ from typing import Any
 from gym_core.artifact import Artifact
 from gym_core.errors import GymError
 from gym_core.files import replacing, write_atomically
+from gym_core.record import plain
 from gym_rewards import sandbox
 from gym_training_free import __version__
 from gym_training_free.answer_rewards import Judge
@@ -197,7 +198,7 @@ def _write_rounds(output: Path, learner: Learner, library: ExperienceLibrary) ->
     """Write what is known of all rounds; a run that goes on writes them again."""
     known = replace(library, evidence=learner.evidence(library))
     write_atomically(output / "report.html", report(known, learner.rounds))
-    lines = [json.dumps(_metrics(made)) for made in learner.rounds]
+    lines = [json.dumps(plain(_metrics(made))) for made in learner.rounds]
     write_atomically(output / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
     rounds = [json.dumps(made.to_json(), ensure_ascii=False) for made in learner.rounds]
     write_atomically(output / "rounds.jsonl", "".join(f"{line}\n" for line in rounds))

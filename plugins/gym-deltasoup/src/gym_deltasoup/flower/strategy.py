@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from gym_core import Artifact, GymError
 from gym_core.component import load_object
+from gym_core.record import plain
 from gym_deltasoup.artifact_merge import check_free, merge_artifacts
 from gym_deltasoup.config.flower import FederatedRounds
 from gym_deltasoup.flower.records import arrays_of, kind_of, merged_arrays, write
@@ -124,7 +125,7 @@ class MergerStrategy(FedAvg):
 
     def _told(self, told: dict[str, object]) -> MetricRecord:
         with (self.output / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(plain(told)) + "\n")
         return MetricRecord({})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gym_core.record import plain
 from gym_torch.observer import Observer, Progress
 
 
@@ -25,9 +26,9 @@ class JsonLines(Observer):
         os.truncate(self.path, min(self.nucleus, self.path.stat().st_size))
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line, whole."""
+        """Write one line, whole; a number that is not finite is null."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(plain(record)) + "\n")
 
     def saving(self, progress: Progress) -> None:
         """Bring all lines to the disk before the checkpoint that counts on them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact
+from gym_core.record import plain
 from gym_torch.loop.callbacks.json_lines_base import JsonLines
 from gym_torch.observer import Progress, Record
 
@@ -46,7 +47,7 @@ class LlamaFactoryFiles(JsonLines):
         evaluation = {"epoch": progress.epoch, **found} if found else {}
         for name, values in (("train", training), ("eval", evaluation), ("all", training | evaluation)):
             if values:
-                (self.output / f"{name}_results.json").write_text(json.dumps(values, indent=4), encoding="utf-8")
+                (self.output / f"{name}_results.json").write_text(json.dumps(plain(values), indent=4), encoding="utf-8")
 
     def _line(self, progress: Progress, values: dict[str, Any]) -> dict[str, Any]:
         left = progress.seconds / max(1, progress.step) * (progress.total - progress.step)

@@ -93,5 +93,5 @@ def smooth(values: Sequence[float]) -> list[float]:
 
 
 def _series(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    chosen = [record for record in records if key in record]
+    chosen = [record for record in records if record.get(key) is not None]
     return [record["step"] for record in chosen], [record[key] for record in chosen]
