@@ -18,7 +18,7 @@ HEAVY = {"torch", "numpy", "pydantic", "transformers", "pluggy", "stevedore"}
 
 def gym(site: Path, *arguments: str, code: str | None = None) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "gym_core.cli"]
-    environment = {**os.environ, "PYTHONPATH": str(site), "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "NO_COLOR": "1"}
     return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, timeout=60)
 
 
@@ -75,7 +75,7 @@ def test_a_command_ends_without_taking_apart_what_it_imported(site, status):
 
 def test_what_cannot_be_written_is_no_success(site):
     with open("/dev/full", "w") as full:
-        environment = {**os.environ, "PYTHONPATH": str(site), "NO_COLOR": "1"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "NO_COLOR": "1"}
         command = [sys.executable, "-m", "gym_core.cli", "--version"]
         assert subprocess.run(command, stdout=full, stderr=subprocess.DEVNULL, env=environment, timeout=60).returncode
 
@@ -101,7 +101,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(site):
     """`gym plugins list | head -1`: the pipe is closed before all of it is written."""
     reading, writing = os.pipe()
     os.close(reading)
-    environment = {**os.environ, "PYTHONPATH": str(site), "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "NO_COLOR": "1"}
     command = [sys.executable, "-m", "gym_core.cli", "plugins", "list"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
     os.close(writing)
@@ -191,6 +191,15 @@ def test_a_crash_is_told_in_four_lines_and_recorded(site, recipe, tmp_path):
     done = gym(site, "train", recipe(), code=code)
     assert done.returncode == 1 and "KeyError: 'lost'" in done.stderr and len(done.stderr.strip().splitlines()) <= 4
     assert "Traceback" in json.loads((tmp_path / "out" / "run.json").read_text())["error"]["traceback"]
+    assert "run.json holds it too" in done.stderr
+
+
+def test_a_crash_outside_of_a_run_speaks_of_no_record(site, recipe):
+    code = (
+        "import toy, sys; toy.Toy.check = lambda self: 1 / 0; from gym_core.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = gym(site, "validate", recipe(), code=code)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr and "run.json" not in done.stderr
 
 
 @pytest.mark.parametrize(

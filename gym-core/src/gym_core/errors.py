@@ -45,6 +45,7 @@ class Problem:
 
 
 RAISED = "raised in "  #: beginning of the note that names the plugin
+RECORDED = "; run.json holds it too"  #: note of an error that the record of a run has
 
 
 def unexpected(error: BaseException) -> str:

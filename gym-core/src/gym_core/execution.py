@@ -11,7 +11,7 @@ from typing import Any
 
 from gym_core.artifact import Artifact
 from gym_core.blame import owner
-from gym_core.errors import RAISED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
+from gym_core.errors import RAISED, RECORDED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
@@ -50,6 +50,7 @@ def execute(recipe: Recipe) -> Outcome:
             status = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
                 record.update(status=status, seconds=_seconds(before, started), error=_explain(error))
+                error.add_note(RECORDED)
             raise
         record.update(
             status="finished",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from gym_core import Artifact, GymError, RecipeError
+from gym_core import Artifact, GymError, RecipeError, cli
+from gym_core.errors import FAILED
 from gym_core.yamlfile import parse_yaml
 from gym_deltasoup.merge_commands import merge
 from gym_deltasoup.recipe import load_merge
@@ -86,6 +88,17 @@ def test_a_function_of_the_recipe_scores_candidates(recipe, bench, monkeypatch):
         CliRunner().invoke(merge, [str(recipe), "evaluate=nowhere:nothing", "output=x"], catch_exceptions=False)
 
 
+def unreachable(artifact: Artifact) -> float:
+    raise ConnectionRefusedError("the judge is gone")
+
+
+def test_a_function_that_fails_is_no_trouble_of_the_disk(recipe, bench, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    asked = [str(recipe), "merger=greedy_soup", "evaluate=test_merge_command:unreachable", f"inputs=[{bench.model(0)}]"]
+    with pytest.raises(GymError, match=r"(?s)evaluate: .*ConnectionRefusedError: the judge is gone"):
+        CliRunner().invoke(merge, asked, catch_exceptions=False)
+
+
 def die(artifact: Artifact) -> float:
     """Kill the process, as a machine that loses power does: in the middle of a merge, a candidate is on the disk."""
     assert (artifact.path / "model.safetensors").is_file()
@@ -108,6 +121,22 @@ def test_killed_it_leaves_nothing_under_the_final_name(recipe, bench):
     assert not (bench.root / "made").exists() and [*bench.root.glob(".made.*")]
     CliRunner().invoke(merge, [str(recipe)], catch_exceptions=False)
     assert (bench.root / "made/merge.json").is_file() and not [*bench.root.glob(".made.*")]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits what may be written to a file")
+def test_a_full_disk_is_named_and_leaves_nothing(recipe, bench, capfd):
+    """No file may grow: as on a full disk, writing fails in the middle."""
+    before, most = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, most[1]))
+    try:
+        assert cli.run(["merge", str(recipe)]) == FAILED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        signal.signal(signal.SIGXFSZ, before)
+    told = capfd.readouterr().err
+    assert f"error: {bench.root}/made\n  the merged model could not be written: File too large" in told
+    assert "-> make room" in told and "run.json" not in told
+    assert not [*bench.root.glob("*made*")]
 
 
 def test_recipes_of_the_readme_are_valid(tmp_path):

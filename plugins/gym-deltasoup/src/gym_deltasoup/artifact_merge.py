@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gym_core import Artifact, BusyError, GymError
 from gym_core.discovery import entries
-from gym_core.files import remove, replacing
+from gym_core.files import remove
 from gym_core.record import plain
 from gym_data.location import locate
 from gym_deltasoup.card import card
@@ -26,6 +26,7 @@ from gym_deltasoup.sources.inputs import Input, Opened, opened
 from gym_deltasoup.sources.models import Deltas, Models, Part
 from gym_deltasoup.vector_merge import Prepared, check_names, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
+from gym_torch.checkpoints.checkpoint_folders import whole_by_one
 
 REPORT = "merge.json"
 SCRATCH = ".scratch"  #: what is unpacked, and candidates that are scored, while the result is made
@@ -81,7 +82,7 @@ def merge_artifacts(
         announce: is told what has to be said before anything is merged, such as how much noise there will be.
         most: numbers of all inputs together that are in memory at a time.
 
-    Raises GymError where inputs do not belong together, or do not suit the merger, and OSError where the disk does not take it.
+    Raises GymError where inputs do not belong together, or do not suit the merger, and where the disk does not take it.
 
     """
     check_free(into)
@@ -98,9 +99,9 @@ def merge_artifacts(
     found = opened(given, base)
     where = None if base is None else locate(base, key="base")
     into.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(into, alone=True) as building:
+    with whole_by_one(into, "the merged model", "the inputs") as building:
         scratch = building / SCRATCH
-        scratch.mkdir(parents=True)
+        scratch.mkdir()
         group = group_of(found[0].artifact.kind)(found, where, scratch)
         score = None if evaluate is None else _Score(group, evaluate, scratch / "candidate", base, rank)
         updates = Files(
@@ -171,7 +172,11 @@ class _Score:
         lost = self.group.write(_merged(candidate), self.place, self.rank)
         made = self.group.artifact(self.place, self.base, lost)
         made.record()
-        return float(self.evaluate(made))
+        try:
+            return float(self.evaluate(made))
+        except OSError as error:  # which is none of the disk that the result goes to
+            why = f"the function that scores raised {type(error).__name__}: {error}"
+            raise GymError(why, key="evaluate", fix="see to it and merge again") from error
 
 
 def _merged(ready: Prepared) -> Iterator[Part]:
