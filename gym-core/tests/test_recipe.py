@@ -218,6 +218,26 @@ def test_an_option_in_the_short_form_without_a_value_is_what_it_is_without(toys,
     assert (recipe.train.max_steps, recipe.train.seed) == (None, 0)
 
 
+def test_null_on_the_command_line_takes_back_what_the_file_says(toys, tmp_path):
+    """So one may go over to what excludes it. Where None is a value it is that; what was not said cannot be taken back."""
+    text = "model: w\nalgorithm: {name: toy, strength: 2.0}\ntrain: {batch_size: 4, max_steps: 9, load_best_model_at_end: true}\n"
+    path = write(tmp_path, text)
+    asked = ["train.batch_size=null", "train.batch_tokens=64", "algorithm.strength=null", "train.max_steps=null"]
+    recipe = load_recipe(path, asked)
+    assert (recipe.train.batch_tokens, recipe.train.max_steps, recipe.algorithm.strength) == (64, None, 1.0)
+    assert "batch_size" not in recipe.canonical()["train"] and "strength" not in recipe.canonical()["algorithm"]
+    assert recipe.canonical()["train"]["max_steps"] is None
+    path = write(tmp_path, "model: w\nalgorithm: toy\ndata: {sources: [a, b], cutoff: 3}\n")
+    assert load_recipe(path, ["data.cutoff=null"]) == load_recipe(
+        write(tmp_path, "model: w\nalgorithm: toy\ndata: [a, b]\n")
+    )
+    for text in ("model: w\nalgorithm: toy\n", "model: w\nalgorithm: toy\ntrain: {batch_size: null}\n"):
+        [(where, key, why, _)] = problems(tmp_path, text, "train.batch_size=null")
+        assert (where, key) == ("command line", "train.batch_size") and "got None" in why
+    [(where, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: toy\ntrain: {batch_size: null}\n")
+    assert where == "r.yaml:3" and "got None" in why
+
+
 def test_missing_plugin_says_what_to_install(toys, tmp_path, monkeypatch):
     with pytest.raises(PluginError) as caught:
         load_recipe({"model": "w", "algorithm": "gspo"})

@@ -118,8 +118,12 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         if not equals or not key:
             found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
             continue
-        begun = _absent(data, tuple(key.split(".")))
-        path = dialect.apply_override(data, key, parse_scalar(text))
+        begun, value = _absent(data, tuple(key.split("."))), parse_scalar(text)
+        said: Any = data
+        for part in key.split("."):
+            said = said.get(part) if isinstance(said, Mapping) else None
+        path = dialect.apply_override(data, key, value)
+        found.taken_back |= {path} if value is None and said is not None else set()
         given = [path, *(mark for mark in marks if mark[: len(path)] == path)]
         marks.update(dict.fromkeys([*begun, *given], "command line"))
     return _validate(dialect.translate(data, found), found)

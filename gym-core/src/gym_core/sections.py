@@ -61,6 +61,7 @@ class Findings:
     resolved: list[Resolved] = field(default_factory=list)
     plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package solves
     folder: FilePath | None = None  #: folder of the recipe file; None for a mapping
+    taken_back: set[Path] = field(default_factory=set)  #: what the file says and the command line sets to null
 
     def where(self, path: Path) -> str:
         """Return `file:line` of the key, or of the nearest key around it that is written in the file."""
@@ -152,13 +153,25 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
     if len(found.problems) > before:
         return None
     try:
-        made = cls.model_validate(values, context={"folder": found.folder})
+        made = _validated(cls, values, path, found)
     except ValidationError as error:
         note(error, path, values, found, cls)
         return None
     for name in (name for name, value in values.items() if _counted(value, getattr(made, name, None))):
         found.add((*path, name), f"input should be a number, and no boolean (got {values[name]!r:.60})")
     return made if len(found.problems) == before else None
+
+
+def _validated(cls: type[Config], values: dict[str, Any], path: Path, found: Findings) -> Config:
+    """Return a config of these values; of what was taken back, null stays only where it is a value."""
+    try:
+        return cls.model_validate(values, context={"folder": found.folder})
+    except ValidationError as error:
+        void = {name for name in values if (*path, name) in found.taken_back and values[name] is None}
+        void &= {item["loc"][0] for item in error.errors() if item["loc"]}
+        if not void:
+            raise
+    return _validated(cls, {name: value for name, value in values.items() if name not in void}, path, found)
 
 
 def _counted(given: Any, made: Any) -> bool:
