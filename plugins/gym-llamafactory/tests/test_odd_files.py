@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gym_core import DataError, RecipeError, load_recipe
+from gym_llamafactory import translation
 from gym_llamafactory.keys.run import KEEP_ALL
 from gym_testkit.bench import Bench
 
@@ -31,6 +32,8 @@ KEYS = {"model_name_or_path": "tiny", "stage": "sft", "dataset": "identity", "te
         ({"use_dft_loss": True, "use_eaft_loss": True}, "contradicts"),
         ({"template": "chatlm"}, "no such template"),
         ({"Learning_Rate": 1e-4}, "did you mean `learning_rate`"),
+        ({"lora_rnk": None}, "did you mean `lora_rank`"),
+        ({"optim_args": {"rnk": None}}, "optim_args.rnk: unknown key"),
         ({"train_dataset": "rows.jsonl"}, "another dialect"),
         ({"logging_steps": 0}, "whole number of steps"),
         ({"buffer_size": 0, "streaming": True}, "greater than 0"),
@@ -55,6 +58,8 @@ def test_what_is_left_standing_says_nothing(capsys: pytest.CaptureFixture[str]) 
     assert load_recipe(KEYS | {"lora_rank": 8, "lora_target": "all"}).fingerprint() == plain.fingerprint()
     assert "lora_rank: says nothing beside `adapter: full`" in capsys.readouterr().err
     assert load_recipe(KEYS | {"buffer_size": 5, "plot_loss": False}).fingerprint() == plain.fingerprint()
+    without = dict.fromkeys(translation.known() - KEYS.keys())
+    assert load_recipe(KEYS | without).fingerprint() == plain.fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,9 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         elif value is not None and options:
             _fill(sections, rows[key][0], value, found, said)
-        elif value is not None and key not in beside:
+        elif key not in beside and (
+            value is not None or not options
+        ):  # of a key without a value the kernel asks the name
             left[key] = value
         elif value is not None and all(flat.get(row.key) is None and row.default is None for row in beside[key]):
             found.problems.append(_alone(key, beside[key][0], found))
