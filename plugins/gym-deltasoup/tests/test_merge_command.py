@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -16,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from gym_core import Artifact, GymError, RecipeError, cli
 from gym_core.errors import FAILED
 from gym_core.yamlfile import parse_yaml
+from gym_deltasoup.config.server import SoupServerConfig, load_server
 from gym_deltasoup.merge_commands import merge
-from gym_deltasoup.recipe import load_merge
+from gym_deltasoup.recipe import MergeRecipe, load_merge
+from gym_deltasoup.soup_commands import soup
 
 
 def scored(artifact: Artifact) -> float:
@@ -70,6 +74,21 @@ def test_options_are_set_from_the_command_line(recipe):
 def test_what_is_wrong_is_named_with_its_key(recipe, override, match):
     with pytest.raises(GymError, match=match):
         load_merge(recipe, [override])
+
+
+def listed(command: click.Command) -> dict[str, str]:
+    """Return the keys that help lists, each with its default as it is typed."""
+    told = CliRunner().invoke(command, ["--help"], terminal_width=80).output.partition("KEY=VALUE:\n")[2]
+    return dict(re.findall(r"^  ([\w.]+)=?(\S*)", told, re.MULTILINE))
+
+
+def test_help_lists_every_key_with_a_default_that_can_be_typed(recipe):
+    typed = [f"{key}={value}" for key, value in listed(merge).items() if value and key != "merger"]
+    assert listed(merge).keys() == MergeRecipe.model_fields.keys() and load_merge(recipe, typed) == load_merge(recipe)
+    keys = listed(soup.commands["serve"])
+    assert {key.partition(".")[0] for key in keys} == SoupServerConfig.model_fields.keys() and "limits.uploads" in keys
+    said = tuple(f"{key}={value}" for key, value in keys.items() if value)
+    assert load_server(None, ("base_model=tiny", *said)) == load_server(None, ("base_model=tiny",)) and len(said) > 30
 
 
 def test_a_wrong_line_is_named(recipe):

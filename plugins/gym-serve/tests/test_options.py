@@ -14,7 +14,7 @@ from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.command import ApiServing
 from gym_serve.api.fields import SamplingBody
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import OptionsCommand, read
+from gym_serve.options import ServingCommand, read
 
 
 def test_models_are_asked_for_by_the_last_part_of_their_path():
@@ -35,7 +35,7 @@ def test_adapters_are_of_the_first_model():
 @pytest.mark.parametrize("options", [ApiServing, AnswerOptions])
 def test_help_lists_every_option_with_a_default_that_can_be_typed(options):
     told = (
-        click.testing.CliRunner().invoke(OptionsCommand("ask", options=options), ["--help"], terminal_width=80).output
+        click.testing.CliRunner().invoke(ServingCommand("ask", options=options), ["--help"], terminal_width=80).output
     )
     listed = dict(re.findall(r"^  (\w+)=?(\S*)", told.partition("KEY=VALUE:\n")[2], re.MULTILINE))
     assert listed.keys() == options.model_fields.keys() - {"models"} and max(map(len, told.splitlines())) <= 80

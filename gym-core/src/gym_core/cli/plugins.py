@@ -23,7 +23,7 @@ def plugins() -> None:
 @click.option("--kind", help="Only this kind, such as `algorithms`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_(kind: str | None, as_json: bool) -> None:
-    """List every component by kind; nothing is imported."""
+    """List every component by kind."""
     found = installed()
     groups = {name: group for name, group in found.entries.items() if name not in HIDDEN and kind in (None, name)}
     off = [entry for entry in found.disabled if entry.kind not in HIDDEN and kind in (None, entry.kind)]

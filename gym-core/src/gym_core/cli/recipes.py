@@ -23,7 +23,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: bool) -> int:
     """Run a recipe. The same command again continues an interrupted run.
 
-    KEY=VALUE overrides a key in either dialect: `train.epochs=1`, `learning_rate=1e-4`.
+    KEY=VALUE overrides a key in either dialect. Example: `gym train recipe.yaml train.epochs=1 learning_rate=1e-4`
     """
     from gym_core.execution import execute
     from gym_core.record import RunRecord, plain
@@ -54,7 +54,10 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
 @_overrides
 @_json
 def validate(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check a recipe, and that the data it names are there. Exit code 2: wrong recipe, 3: missing plugin, 4: missing data."""
+    """Check a recipe, and that the data it names are there. Exit code 2: wrong recipe, 3: missing plugin, 4: missing data.
+
+    Example: `gym validate recipe.yaml train.epochs=1`
+    """
     loaded = load_recipe(recipe, overrides)
     loaded.check()
     if as_json:

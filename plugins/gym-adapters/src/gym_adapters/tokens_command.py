@@ -23,6 +23,8 @@ def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool, as_json
     """Write a model directory whose tokenizer has these tokens too; the weights stay as they are.
 
     Train them with `adapter: {name: trainable_tokens, tokens: [...]}`, which makes the weights grow where they must.
+
+    Example: `gym tokens tiny '<think>' '</think>' --into tiny-thinking`
     """
     source = locate(model)
     if into.exists() and any(into.iterdir()):

@@ -39,7 +39,7 @@ def variants() -> None:
 @_store
 @_json
 def list_(root: Path, as_json: bool) -> None:
-    """List the variant of each user: version, size, and what was measured."""
+    """List the variant of each user. Version, size and what was measured stand beside it."""
     with _opened(root) as store:
         found = store.listing()
     if as_json:
@@ -57,7 +57,10 @@ def list_(root: Path, as_json: bool) -> None:
 @_store
 @_json
 def show(user: str, root: Path, as_json: bool) -> None:
-    """Show the variant of a USER: its files, what was measured, and the versions before it."""
+    """Show the variant of a USER. Its files, what was measured and the versions before it are listed.
+
+    Example: `gym variants show anna`
+    """
     with _opened(root) as store:
         found = store.lineage(user)
     newest = found[-1]
@@ -82,7 +85,10 @@ def show(user: str, root: Path, as_json: bool) -> None:
 @_store
 @_json
 def verify(users: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Read all files of these users, or of everybody, and name what is not what was written; exit code 1 if there is any."""
+    """Read all files, and name what is not what was written. Of these users, or of everybody; exit code 1 if there is any.
+
+    Example: `gym variants verify anna bert`
+    """
     with _opened(root) as store:
         found = store.listing()
         damaged = [*store.problems(), *(found.damaged if not users else [])]
@@ -105,7 +111,10 @@ def verify(users: tuple[str, ...], root: Path, as_json: bool) -> None:
 @_store
 @_json
 def remove(users: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Remove the variants of USERs, with their files and lineage; who serves one now goes on with it."""
+    """Remove the variants of USERs, with their files and lineage. Who serves one now goes on with it.
+
+    Example: `gym variants remove anna`
+    """
     with _opened(root) as store:
         for user in users:
             store.remove(user)

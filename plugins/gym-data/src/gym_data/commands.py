@@ -23,9 +23,11 @@ def data() -> None:
 @click.option("--count", default=3, show_default=True, type=click.IntRange(min=0), help="How many examples to print.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool) -> None:
-    """Print examples as the model will see them, trained tokens coloured, and what became of all rows.
+    """Print examples as the model will see them. Trained tokens are coloured, and it says what became of all rows.
 
     The tokens go into the cache that training reads.
+
+    Example: `gym data preview recipe.yaml --count 5`
     """
     loaded = load_recipe(recipe, overrides)
     section = loaded.data

@@ -10,19 +10,22 @@ import click
 
 from gym_core.errors import printable
 from gym_core.record import plain
+from gym_deltasoup.recipe import MergeRecipe, load_merge
+from gym_manage.options_command import OptionsCommand
 
 if TYPE_CHECKING:
     from gym_deltasoup.artifact_merge import MergedArtifact
 
 
-@click.command()
+@click.command(cls=OptionsCommand, options=MergeRecipe)
 @click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the report.")
 def merge(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Merge the models, adapters or deltas that a RECIPE names into one. KEY=VALUE replaces a value of it."""
-    from gym_deltasoup.recipe import load_merge
+    """Merge the models, adapters or deltas that a RECIPE names into one. KEY=VALUE replaces a value of it.
 
+    Example: `gym merge soup.yaml merger=ties output=runs/merged`
+    """
     said = load_merge(recipe, overrides)
     from gym_deltasoup.run_recipe import merged
 

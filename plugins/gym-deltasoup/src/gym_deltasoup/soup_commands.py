@@ -11,13 +11,21 @@ import click
 from gym_core import GymError
 from gym_core.errors import FAILED, printable
 from gym_core.record import plain
+from gym_deltasoup.config.server import SoupServerConfig, load_server
+from gym_manage.options_command import OptionsCommand
 
 if TYPE_CHECKING:
     from gym_deltasoup.client.client import SoupClient
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _server = click.option(
-    "--server", "url", envvar="GYM_SOUP_SERVER", default="http://127.0.0.1:8770", show_default=True, show_envvar=True
+    "--server",
+    "url",
+    envvar="GYM_SOUP_SERVER",
+    default="http://127.0.0.1:8770",
+    show_default=True,
+    show_envvar=True,
+    help="Address of the server.",
 )
 _key = click.option(
     "--key",
@@ -36,13 +44,14 @@ def soup() -> None:
     """Merge what a community trained, in rounds, on a server."""
 
 
-@soup.command()
+@soup.command(cls=OptionsCommand, options=SoupServerConfig)
 @click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
-    """Serve a community as CONFIG says. Stopped or killed, the same command goes on."""
-    from gym_deltasoup.config.server import load_server
+    """Serve a community as CONFIG says. Stopped or killed, the same command goes on.
 
+    Example: `gym soup serve soup.yaml port=8770`
+    """
     if config is not None and "=" in str(config):
         config, overrides = None, (str(config), *overrides)
     said = load_server(config, overrides)
@@ -61,7 +70,10 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
 @soup.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False, exists=True))
 def invite(folder: Path) -> None:
-    """Print a code that lets one member join the community in FOLDER."""
+    """Print a code that lets one join the community in FOLDER.
+
+    Example: `gym soup invite soup`
+    """
     from gym_deltasoup.ledger.ledger import Ledger
     from gym_deltasoup.server.enrolment import invite as made
 
@@ -76,7 +88,10 @@ def invite(folder: Path) -> None:
 @_token
 @_json
 def join(member: str, proof: str, url: str, key: str, token_file: Path | None, as_json: bool) -> None:
-    """Become a member of a community: your key is known there by your name."""
+    """Become a member of a community. Your key is known there by your name.
+
+    Example: `gym soup join --member anna --server https://soup.example.org`
+    """
     told = _client(url, key, token_file).join(member, proof)
     _say(told, as_json, f"{told['member']} is a member since round {told['since']}")
 
@@ -89,7 +104,11 @@ def join(member: str, proof: str, url: str, key: str, token_file: Path | None, a
 @_token
 @_json
 def contribute(model: Path, member: str, url: str, key: str, token_file: Path | None, as_json: bool) -> None:
-    """Contribute MODEL, the directory of a run, a model, an adapter or a delta. The same command goes on where it broke off."""
+    """Contribute MODEL to a community. It is the directory of a run, a model, an adapter or a delta; the same command goes on
+    where it broke off.
+
+    Example: `gym soup contribute runs/first --member anna`
+    """
     from functools import partial
 
     from gym_deltasoup.client.contribute import contribute_model
@@ -131,7 +150,10 @@ def status(member: str | None, url: str, key: str, token_file: Path | None, as_j
 @_token
 @_json
 def verify(source: str, known: str | None, into: Path | None, token_file: Path | None, as_json: bool) -> None:
-    """Check the ledger of SOURCE: the folder of a community, the address of its server, or a file that `--export` wrote."""
+    """Check the ledger of SOURCE. SOURCE is the folder of a community, the address of its server, or what `--export` wrote.
+
+    Example: `gym soup verify soup --export ledger.jsonl`
+    """
     from gym_deltasoup.ledger import verify as ledgers
     from gym_deltasoup.rounds.verify_files import verify_files
 
@@ -172,7 +194,10 @@ def verify(source: str, known: str | None, into: Path | None, token_file: Path |
 @_token
 @_json
 def report(source: str, number: int, html: Path | None, token_file: Path | None, as_json: bool) -> None:
-    """Show the report of round NUMBER of SOURCE: the folder of a community, or the address of its server."""
+    """Show the report of round NUMBER of SOURCE. SOURCE is the folder of a community, or the address of its server.
+
+    Example: `gym soup report soup 1 --html round-1.html`
+    """
     from gym_deltasoup.reports.html import page
     from gym_deltasoup.reports.table import lines
 

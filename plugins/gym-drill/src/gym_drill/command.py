@@ -34,6 +34,8 @@ def drill(recipe: Path, overrides: tuple[str, ...], kills: int, seed: int, steps
     """Train, kill at random moments, resume, and compare with a run that nothing disturbed, bit for bit.
 
     Everything happens in a temporary directory. Exit code 1 when the two runs differ; the directory is then kept.
+
+    Example: `gym drill recipe.yaml --kills 5`
     """
     if sys.platform == "win32":
         raise GymError("a process cannot be killed the hard way on Windows", fix="run the drill on Linux or macOS")

@@ -22,6 +22,8 @@ def check(distributions: tuple[str, ...], timeout: float, as_json: bool) -> None
     With names of distributions, such as `gym-grpo`, those alone.
 
     Exit code 3 when one cannot.
+
+    Example: `gym plugins check gym-grpo`
     """
     found = installed()
     problems: dict[str, list[errors.Problem]] = {}

@@ -20,7 +20,10 @@ _project = click.option("--project", is_flag=True, help="In the project's `gym.t
 @click.argument("name")
 @_project
 def disable(name: str, project: bool) -> None:
-    """Set a plugin aside: NAME is a distribution, `distribution/name`, or a name that only one brings."""
+    """Set a plugin aside: NAME is a distribution, `distribution/name`, or a name that only one brings.
+
+    Example: `gym plugins disable gym-foo/adamw`
+    """
     _write(_meant(name), "false", project)
 
 
@@ -28,7 +31,10 @@ def disable(name: str, project: bool) -> None:
 @click.argument("name")
 @_project
 def enable(name: str, project: bool) -> None:
-    """Use a plugin again that was disabled."""
+    """Use a plugin again that was disabled.
+
+    Example: `gym plugins enable gym-foo/adamw`
+    """
     meant, path = _meant(name), _file(project)
     write_choice(path, meant, "")
     installed.cache_clear()
@@ -47,7 +53,10 @@ def enable(name: str, project: bool) -> None:
 @click.argument("distribution")
 @_project
 def choose(name: str, distribution: str, project: bool) -> None:
-    """Say whose a name is that several distributions bring: NAME is `kind/name`, such as `optimizers/adamw`."""
+    """Say whose a name is that several distributions bring: NAME is `kind/name`, such as `optimizers/adamw`.
+
+    Example: `gym plugins choose optimizers/adamw gym-optim`
+    """
     kind, _, short = name.partition("/")
     owners = [entry.dist for entry in installed().named.get((kind, short), [])]
     if canonical(distribution) not in owners:

@@ -20,7 +20,10 @@ from gym_manage.yaml_text import dump_yaml
 @click.option("--all", "everything", is_flag=True, help="Also print the values nobody set.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explain(recipe: Path, overrides: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Print the canonical recipe, every resolved component with its distribution and version, and the code that will run."""
+    """Print the canonical recipe, every resolved component with its distribution and version, and the code that will run.
+
+    Example: `gym explain recipe.yaml adapter=lora --all`
+    """
     loaded = load_recipe(recipe, overrides)
     canonical = loaded.canonical(everything)
     if as_json:

@@ -34,7 +34,10 @@ def export(
 ) -> None:
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
 
+    `gym plugins list --kind exporters` names them, and `gym plugins show gguf` lists the options of one.
     RUN may be a file of another dialect that says what to export, such as one of LLaMA-Factory.
+
+    Example: `gym export runs/first --to gguf type=q8_0`
     """
     if run.suffix in (".yaml", ".yml"):
         if overrides or name or verify:

@@ -16,7 +16,10 @@ from gym_core.metadata import canonical
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="ARGUMENT...")
 def install(arguments: tuple[str, ...]) -> None:
-    """Install packages through pip of this Python, and say what they bring. Every ARGUMENT is pip's: names, paths, options."""
+    """Install packages through pip of this Python, and say what they bring. Every ARGUMENT is pip's: names, paths, options.
+
+    Example: `gym plugins install gym-grpo ./my-plugin`
+    """
     before = set(_all())
     _pip("install", *arguments)
     new = sorted(set(_all()) - before)
@@ -31,7 +34,10 @@ def install(arguments: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("distributions", nargs=-1, required=True)
 def uninstall(distributions: tuple[str, ...]) -> None:
-    """Uninstall packages that bring plugins, through pip of this Python."""
+    """Uninstall packages that bring plugins, through pip of this Python.
+
+    Example: `gym plugins uninstall gym-grpo`
+    """
     known = {entry.dist for entry in _all()} - {"gym-core"}
     for name in distributions:
         if canonical(name) not in known:

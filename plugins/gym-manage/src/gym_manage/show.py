@@ -23,6 +23,8 @@ def show(name: str, as_json: bool) -> None:
     """Show a component: what it does, its options, its paper, and where its package is from.
 
     NAME may be `kind/name`.
+
+    Example: `gym plugins show adapters/lora`
     """
     kind, _, short = name.rpartition("/")
 

@@ -20,7 +20,10 @@ from gym_core.recipe import load_recipe
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def trace(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Show which hook implementations a run of RECIPE would call, in their order, and which packages they are from."""
+    """Show which hook implementations a run of RECIPE would call, in their order, and which packages they are from.
+
+    Example: `gym plugins trace recipe.yaml`
+    """
     loaded = load_recipe(recipe, overrides)
     traced = calls(loaded.hooks)
     if as_json:

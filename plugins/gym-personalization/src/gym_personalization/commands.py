@@ -48,6 +48,8 @@ def personalize(
     """Train the adapters of all users together over one base; the same command again goes on where it stopped.
 
     RECIPE is that of any run; the file of each user takes the place of its `data.sources`. Exit code 1 where a user failed.
+
+    Example: `gym personalize recipe.yaml --users rows/ train.epochs=2`
     """
     from gym_personalization.trainer import PersonalizedTrainer  # torch takes its time
 

@@ -18,6 +18,8 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print memory, disk, work and time of a run before it is started; no weights are needed.
 
     The data are tokenized as for the run where that is possible, and the tokens kept for it.
+
+    Example: `gym plan recipe.yaml train.batch_tokens=auto`
     """
     loaded = load_recipe(recipe, overrides)
     loaded.algorithm.check_recipe(loaded)

@@ -14,13 +14,13 @@ import click
 from gym_core.errors import FAILED, DataError
 from gym_core.files import write_atomically
 from gym_predict.options import RUNNING, PredictOptions
-from gym_serve.options import OptionsCommand
+from gym_serve.options import ServingCommand
 
 PREDICTIONS, RESULTS, ALL = "generated_predictions.jsonl", "predict_results.json", "all_results.json"
 BETWEEN = "predictions"  #: folder of what is done so far
 
 
-@click.command(cls=OptionsCommand, options=PredictOptions)
+@click.command(cls=ServingCommand, options=PredictOptions)
 @click.argument("given", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -30,6 +30,8 @@ def predict(given: Path, words: tuple[str, ...], as_json: bool) -> None:
     RUN is its folder, its recipe, a checkpoint, or a file of another dialect, such as one of LLaMA-Factory with `do_predict`.
     KEY=VALUE sets an option, or changes the recipe: `data.sources=rows.jsonl rows=all`. The same command again goes on where it
     stopped. Exit code 1 where a row has an error for an answer.
+
+    Example: `gym predict runs/first max_tokens=128`
     """
     from gym_predict.prediction_job import task
 

@@ -18,7 +18,12 @@ from gym_manage.recorded import options, recorded, reopened
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/quantized-NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, as_json: bool) -> None:
-    """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer."""
+    """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer.
+
+    `gym plugins list --kind quantizers` names them, and `gym plugins show awq` lists the options of one.
+
+    Example: `gym quantize runs/first --with awq bits=4`
+    """
     found = recorded(run)
     said = found.recipe.get("quantization")
     chosen = (

@@ -24,7 +24,10 @@ def rollouts() -> None:
 @click.option("--worst", default=3, show_default=True, type=click.IntRange(min=0), help="How many of the worst.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(run: Path, step: int | None, held_out: bool, best: int, worst: int, as_json: bool) -> None:
-    """Print the best and the worst completions of a step, with their scores; RUN is an output directory."""
+    """Print the best and the worst completions of a step. RUN is an output directory; scores are beside them.
+
+    Example: `gym rollouts show runs/grpo --step 20`
+    """
     from gym_rl.rollout_log.ranking import rank
 
     found = rank(RolloutLog(run).read(HELD_OUT if held_out else TRAINING, step), best, worst)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-import click
 from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic.fields import FieldInfo
 
 from gym_core import sections
 from gym_core.component import Config, Slot
@@ -19,6 +19,7 @@ from gym_core.errors import PluginError, Problem, RecipeError
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_manage.options_command import OptionsCommand
 from gym_serve.contract import Engine, Limits, ModelSource
 from gym_serve.kinds import Server
 from gym_serve.names import TENANT
@@ -144,29 +145,16 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     return found
 
 
-class OptionsCommand(click.Command):
-    """A command whose help lists the options of a config class, each with its default and what it means."""
+class ServingCommand(OptionsCommand):
+    """A command of this package: models are arguments, and many bytes are told in MiB."""
 
-    def __init__(self, *arguments: Any, options: type[Config], **further: Any) -> None:
-        """Take what any command takes, and the class."""
-        super().__init__(*arguments, **further)
-        self.options = options
+    omitted: ClassVar[frozenset[str]] = frozenset({MODEL})
 
-    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list."""
-        fields = ((name, field) for name, field in self.options.model_fields.items() if name != MODEL)
-        with formatter.section("KEY=VALUE"):
-            formatter.write_dl([(name + _default(field.default), field.description or "") for name, field in fields])
-
-
-def _default(value: Any) -> str:
-    """Return a default as it is typed, behind `=`; nothing where none says anything."""
-    if value in (None, "") or isinstance(value, Mapping | tuple):
-        return ""
-    if isinstance(value, bool):
-        return f"={value}".lower()
-    whole = isinstance(value, int) and value and value % 2**20 == 0
-    return f"={value >> 20}MiB" if whole else f"={value:g}" if isinstance(value, float) else f"={value}"
+    def typed(self, field: FieldInfo) -> str:
+        """Return a default as it is typed."""
+        value = field.default
+        whole = type(value) is int and value and value % 2**20 == 0
+        return f"{value >> 20}MiB" if whole else f"{value:g}" if isinstance(value, float) else super().typed(field)
 
 
 def report(findings: Findings) -> None:

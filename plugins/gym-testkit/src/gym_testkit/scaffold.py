@@ -46,7 +46,10 @@ WITHOUT = {
     help="Directory in which the package's folder is made.",
 )
 def new_plugin(kind: str, name: str, into: Path) -> None:
-    """Write a new package gym-NAME with a component NAME of this kind, ready to install, test and change."""
+    """Write a new package gym-NAME with a component NAME of this kind, ready to install, test and change.
+
+    Example: `gym new-plugin algorithm my-method`
+    """
     folder = write_plugin(kind, name, into)
     click.echo(f"wrote {folder}\nnext: pip install -e '{folder}[test]' && pytest --gym-dist gym-{name}")
 

@@ -29,7 +29,10 @@ def experiences() -> None:
 @_library
 @_json
 def show(library: Path, as_json: bool) -> None:
-    """List the experiences of a library, and what was measured of it."""
+    """List the experiences of a library, and what was measured of it.
+
+    Example: `gym experiences show runs/free`
+    """
     from gym_training_free.experience.library import ExperienceLibrary
 
     found = ExperienceLibrary.read(library)
@@ -52,7 +55,10 @@ def show(library: Path, as_json: bool) -> None:
 @click.argument("new", type=click.Path(path_type=Path))
 @_json
 def diff(old: Path, new: Path, as_json: bool) -> None:
-    """Say what was added, changed and deleted between two libraries, by id."""
+    """Say how two libraries differ. Experiences that were added, changed and deleted are named by id.
+
+    Example: `gym experiences diff runs/old runs/new`
+    """
     from gym_training_free.experience.library import ExperienceLibrary
 
     before, after = ({one.id: one.text for one in ExperienceLibrary.read(path)} for path in (old, new))
@@ -81,7 +87,10 @@ def diff(old: Path, new: Path, as_json: bool) -> None:
 )
 @click.option("--into", type=click.Path(path_type=Path, dir_okay=False), help="File to write; by default the terminal.")
 def export(library: Path, form: str, into: Path | None) -> None:
-    """Write a library as text for a system prompt, as YAML or as JSON."""
+    """Write a library as text for a system prompt, as YAML or as JSON.
+
+    Example: `gym experiences export runs/free`
+    """
     from gym_core.files import write_atomically
     from gym_training_free.experience.library import ExperienceLibrary
     from gym_training_free.session import system_prompt
@@ -107,9 +116,11 @@ def export(library: Path, form: str, into: Path | None) -> None:
 @click.option("--samples", default=1, show_default=True, type=click.IntRange(min=1), help="Answers to each question.")
 @_json
 def test(library: Path, recipe: Path, overrides: tuple[str, ...], samples: int, as_json: bool) -> None:
-    """Measure a library: all questions of a recipe with it and without, each with the same seed.
+    """Measure a library. All questions of a recipe are asked with it and without, each with the same seed.
 
     RECIPE names model, questions and rewards, as for `gym train`. Exit code 1 where the library does harm.
+
+    Example: `gym experiences test runs/free recipe.yaml --samples 4`
     """
     from gym_core.recipe import load_recipe
     from gym_training_free.endpoint.ledger import dollars

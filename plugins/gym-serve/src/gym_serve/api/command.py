@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import OptionsCommand, ServingOptions, read
+from gym_serve.options import ServingCommand, ServingOptions, read
 
 
 class ApiServing(ServingOptions, ApiOptions):
     """The options of `gym api`."""
 
 
-@click.command(cls=OptionsCommand, options=ApiServing)
+@click.command(cls=ServingCommand, options=ApiServing)
 @click.argument("words", nargs=-1, required=True, metavar="MODEL... [KEY=VALUE]...")
 @click.option("--host", help="Address to listen on; by default this machine alone.")
 @click.option("--port", type=int, help="Port to listen on; default 8000.")
@@ -25,6 +25,8 @@ def api(words: tuple[str, ...], host: str | None, port: int | None, tokens: Path
 
     MODEL is a run, a checkpoint, an artifact or a model, or a YAML file with a section `serving`, or one of LLaMA-Factory.
     KEY=VALUE sets an option. Without a token it listens to this machine alone; elsewhere one is made and shown.
+
+    Example: `gym api runs/first other=runs/second --port 8001 max_batch=16`
     """
     fixed: dict[str, Any] = {"host": host, "port": port, "tokens": tokens}
     options = read(ApiServing, words, fixed)

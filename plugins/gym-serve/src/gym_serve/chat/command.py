@@ -13,7 +13,7 @@ import click
 from gym_core.errors import RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
-from gym_serve.options import OptionsCommand, read
+from gym_serve.options import ServingCommand, read
 
 
 class ChatOptions(AnswerOptions):
@@ -23,7 +23,7 @@ class ChatOptions(AnswerOptions):
     """JSON file with a list of tools, as OpenAI's API has them."""
 
 
-@click.command(cls=OptionsCommand, options=ChatOptions)
+@click.command(cls=ServingCommand, options=ChatOptions)
 @click.argument("words", nargs=-1, required=True, metavar="MODEL... [KEY=VALUE]...")
 @click.option("--system", help="What the model is told first.")
 def chat(words: tuple[str, ...], system: str | None) -> None:
@@ -31,6 +31,8 @@ def chat(words: tuple[str, ...], system: str | None) -> None:
 
     MODEL is a run, a checkpoint, an artifact or a model, or a YAML file with a section `serving`, or one of LLaMA-Factory.
     KEY=VALUE sets an option: temperature=0.7, tools=tools.json, adapters.mine=runs/mine/model.
+
+    Example: `gym chat runs/first temperature=0.7`
     """
     options = read(ChatOptions, words, {"system": system}, beside=ApiOptions.model_fields)
     tools = read_tools(options.tools) if options.tools else []

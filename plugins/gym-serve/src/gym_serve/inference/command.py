@@ -15,7 +15,7 @@ from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
 from gym_serve.inference.progress import Progress
 from gym_serve.names import asked
-from gym_serve.options import OptionsCommand, read
+from gym_serve.options import ServingCommand, read
 
 RUNNING = {"queue", "max_batch", "prefix_cache_bytes", "tenant_bytes", "tenant_cache_bytes", "at_once"}
 """Options that change no answer."""
@@ -30,7 +30,7 @@ class InferenceOptions(AnswerOptions):
     """The same seed gives the same answers, also where the command is stopped and continued."""
 
 
-@click.command(cls=OptionsCommand, options=InferenceOptions)
+@click.command(cls=ServingCommand, options=InferenceOptions)
 @click.argument("words", nargs=-1, required=True, metavar="MODEL [KEY=VALUE]...")
 @click.option(
     "--input", "given", required=True, type=click.Path(path_type=Path, dir_okay=False), help="JSONL file of rows."
@@ -43,6 +43,8 @@ def inference(words: tuple[str, ...], given: Path, output: Path, as_json: bool) 
     A row has `messages` (and `tools`), a `prompt`, its `tokens`, or an `instruction`, and perhaps sampling options; or it is a
     request of a batch file, with `custom_id`, `url` and `body`. MODEL is a run, a checkpoint, an artifact or a model, or a YAML
     file with a section `serving`, or one of LLaMA-Factory. Exit code 1 where a row has an error for an answer.
+
+    Example: `gym inference runs/first --input questions.jsonl --output answers.jsonl max_tokens=200`
     """
     options = read(InferenceOptions, words, {}, beside=ApiOptions.model_fields)
     if len(options.models) != 1:
