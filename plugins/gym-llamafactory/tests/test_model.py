@@ -61,6 +61,9 @@ def test_keys_of_quantization_choose_a_quantizer_together() -> None:
     assert quantized(quantization_bit=2, quantization_method="quanto") == {"name": "Quanto", "weights": "int2"}
     model = flat(finetuning_type="lora", stage="dpo", ref_model="tiny", ref_model_quantization_bit=8).model
     assert type(model.ref_model_quantization).__name__ == "Bnb8bit"  # type: ignore[union-attr]
+    alone = flat(finetuning_type="lora", stage="dpo", ref_model_quantization_bit=8)
+    with pytest.raises(GymError, match="this recipe names none"):
+        alone.check()
     rewarded: Any = flat(finetuning_type="lora", stage="ppo", reward_model="tiny", reward_model_quantization_bit=4)
     assert type(rewarded.algorithm.rewards[0].quantization).__name__ == "Bnb4bit"
 

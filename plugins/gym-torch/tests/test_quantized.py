@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import LoRA
-from gym_core import GymError, Quantizer
+from gym_core import GymError, Quantizer, RecipeError
 from gym_torch import Transformers
 from gym_torch.model.adapted import Full, adapt
 from gym_torch.model.empty_model import empty
@@ -162,6 +162,13 @@ def test_a_quantized_model_is_not_quantized_again(model_path: Path, tmp_path: Pa
     )
     with pytest.raises(GymError, match=r"quantized already \(gptq\)"):
         load(tmp_path, tmp_path / "run")
+
+
+def test_what_is_said_of_further_models_alone_needs_one(model_path: Path, tmp_path: Path) -> None:
+    model = Transformers(path=str(model_path), ref_model_quantization=Rows())
+    recipe = make_run(model_path, tmp_path / "run", sections={"model": model}).recipe
+    with pytest.raises(RecipeError, match=r"model\.ref_model_quantization: .*this recipe names none"):
+        recipe.algorithm.check_recipe(recipe)
 
 
 def test_it_needs_an_adapter(model: PreTrainedModel, model_path: Path, tmp_path: Path) -> None:

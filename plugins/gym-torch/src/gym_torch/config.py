@@ -99,6 +99,10 @@ class Transformers(TorchBackend):
         """Return what the recipe names."""
         return self.quantization
 
+    def for_others_alone(self) -> str:
+        """Return the key of how they are quantized, where that is set."""
+        return "ref_model_quantization" if self.ref_model_quantization else ""
+
     def kernel_libraries(self) -> Sequence[KernelLibrary]:
         """Return those that the recipe names."""
         return self.kernels
@@ -191,7 +195,14 @@ class TorchAlgorithm(DataAlgorithm):
                 key="quantization",
                 fix="write it under `model.quantization`, or name another one here",
             )
-        quantized = isinstance(recipe.model, TorchBackend) and recipe.model.quantizer() is not None
+        backend = part(recipe, TorchBackend)
+        if backend and (key := backend.for_others_alone()) and not any(each.path for each in self.further()):
+            raise RecipeError(
+                "says how a further model is held, and this recipe names none: without a name a reference is the model itself",
+                key=f"model.{key}",
+                fix="leave it out, or name a model, such as in `algorithm.ref_model`",
+            )
+        quantized = backend is not None and backend.quantizer() is not None
         if quantized and ((adapter := part(recipe, Adapter)) is None or adapter.saves_model):
             raise no_quantized_model("the model")
         strategies = "gym_torch.distributed.strategies"

@@ -88,6 +88,13 @@ class TorchBackend(Backend):
         """Return the options under which a further model is loaded, of which the recipe names the path alone."""
         raise undeclared(self, "other(self, path: str) -> Self: return ...")
 
+    def for_others_alone(self) -> str:
+        """Return an option that is set and says something of further models alone: a recipe that names none is refused.
+
+        Default: there is none.
+        """
+        return ""
+
 
 class KernelLibrary(Held):
     """Functions that compute what layers do, faster than torch on some device: named in `model.kernels`, and tried before use.
