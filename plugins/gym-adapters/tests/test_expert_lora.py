@@ -9,16 +9,19 @@ import pytest
 import torch
 from gym_adapters_families import family, samples
 from peft import PeftModel
+from peft.tuners.lora.layer import ParamWrapper
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import ExpertLoRA
 from gym_core import GymError
+from gym_optim.base import matrices
 from gym_testkit.architectures import EXPERTS, SHAPE
 from gym_torch.batch import packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.layout_support import layout_for
+from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
 
@@ -139,3 +142,19 @@ def test_what_is_not_there_is_named(bench: Any, stored: Path) -> None:
         ExpertLoRA().build(model=bench.base(), seed=0)
     with pytest.raises(GymError, match=r"no experts `w1`[^\n]*\n.*experts.down_proj, experts.gate_up_proj"):
         ExpertLoRA(target_parameters="w1").build(model=base(stored), seed=0)
+
+
+def test_optimizers_are_told_which_numbers_are_an_experts(stored: Path) -> None:
+    """B_e A_e of the factors that groups tell, scaled, is what peft adds to expert e; layers of their own keep their scaling."""
+    adapted = trained(ExpertLoRA(rank=2, target_modules="q_proj"), stored)
+    groups = groups_of(adapted.model)
+    held = {name: (weight.detach(), group) for group in groups for name, weight in group["params"]}
+    layers = [(name, layer) for name, layer in adapted.model.named_modules() if isinstance(layer, ParamWrapper)]
+    assert layers and {group.get("scaling") for group in groups if "experts" not in group} == {2.0}
+    for path, layer in layers:
+        factors = [matrices(*held[f"{path}.lora_{half}.default.weight"]) for half in "AB"]
+        assert [factor.dim() for factor in factors] == [3, 3]
+        delta = layer.scaling["default"] * factors[1] @ factors[0]
+        torch.testing.assert_close(
+            delta, layer.get_delta_weight("default").detach().view_as(delta), rtol=1e-5, atol=1e-7
+        )

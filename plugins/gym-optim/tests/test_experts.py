@@ -58,6 +58,43 @@ def test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own(
     assert state_bytes(together) == state_bytes(apart)
 
 
+def as_peft(stack: Tensor, dim: int) -> Tensor:
+    """Lay the factors of experts [experts, rows, columns] out in one matrix: A expert by expert, B rank by rank."""
+    return stack.flatten(0, 1) if dim == 0 else stack.permute(1, 2, 0).flatten(1)
+
+
+@pytest.mark.proves("muon")
+@pytest.mark.parametrize(("dim", "shape"), [(0, (3, 8, 16)), (0, (3, 1, 16)), (1, (3, 16, 8)), (1, (3, 16, 1))])
+@pytest.mark.parametrize(("name", "kind"), GENERAL.items())
+def test_the_factors_of_each_expert_in_one_matrix_move_as_those_of_a_layer(
+    name: str, kind: type[Optimizer], dim: int, shape: tuple[int, ...]
+) -> None:
+    """A LoRA of experts moves each as the LoRA of a layer of its own would, whatever the gradients of the others are."""
+    options: Any = small(kind)
+    if "min_8bit_size" in kind.model_fields:
+        options = options.model_copy(update={"min_8bit_size": 1000})  # codes come in blocks, which experts may share
+    alone = [nn.Parameter(matrix) for matrix in random(*shape)]
+    whole = nn.Parameter(as_peft(random(*shape), dim).contiguous())
+    group = {"params": [("layers.0.experts.lora.weight", whole)], "role": "matrix", "experts": 3, "expert_dim": dim}
+    names = [(f"layers.0.experts.{number}.lora.weight", matrix) for number, matrix in enumerate(alone)]
+    together = options.build(parameters=[dict(group)], learning_rate=0.01)
+    apart = options.build(parameters=[{"params": names, "role": "matrix"}], learning_rate=0.01)
+    sizes = torch.tensor([1.0, 0.1, 10.0], dtype=torch.float64).view(3, 1, 1)
+    for step in range(5):
+        gradient = sizes * random(*shape, seed=step)
+        whole.grad = as_peft(gradient, dim).contiguous()
+        for matrix, own in zip(alone, gradient, strict=True):
+            matrix.grad = own.clone()
+        together.step()
+        apart.step()
+    moved = as_peft(torch.stack([matrix.detach() for matrix in alone]), dim)
+    torch.testing.assert_close(whole.detach(), moved, rtol=1e-7, atol=1e-9)
+    assert state_bytes(together) == state_bytes(apart)
+    shapes = [{**group, "params": [("layers.0.experts.lora.weight", tuple(whole.shape))]}]
+    each = [{"role": "matrix", "params": [(key, shape[1:]) for key, _ in names]}]
+    assert options.declared_bytes(shapes) == options.declared_bytes(each)
+
+
 def test_each_expert_has_an_interval_of_its_own() -> None:
     """The gradients of one stay as they are, so that its basis does; those of the other are noise."""
     stack = nn.Parameter(random(2, 16, 24))

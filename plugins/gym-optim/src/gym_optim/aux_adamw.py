@@ -56,9 +56,11 @@ class WithAuxAdamW(BaseOptimizer):
         for item, weight in zip(items, weights, strict=True):
             name = item[0] if isinstance(item, tuple) else ""
             parts[self.owns({**self.defaults, **param_group}, name, weight)].append(item)
+        # AdamW does the same however the factors of experts lie.
+        flat = {key: value for key, value in param_group.items() if key != "experts"}
         for own, part in parts.items():
             if part:
-                super().add_param_group({**param_group, "params": part, "own": own})
+                super().add_param_group({**(param_group if own else flat), "params": part, "own": own})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]

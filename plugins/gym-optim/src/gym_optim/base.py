@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gym_core import GymError
 from gym_optim.config.base import OptimizerConfig
 from gym_optim.param_groups import parameter_groups
+from gym_optim.parameter_roles import stacked
 
 Parameters = (
     Any  #: a model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
@@ -59,6 +60,8 @@ class BaseOptimizer(torch.optim.Optimizer):
         """
         configured = checked_options(self.options, {**self.defaults, **param_group})
         super().add_param_group(param_group)
+        if configured.elementwise():  # then it is the same however they lie
+            self.param_groups[-1].pop("experts", None)
         for parameter in () if configured.elementwise() else self.param_groups[-1]["params"]:
             refuse_shards(self, parameter)
 
@@ -152,13 +155,30 @@ def update_in_fp32(
     state: State,
     group: dict[str, Any],
 ) -> None:
-    """Take a step of a rule in fp32 or wider, and round the parameter once where it has fewer bits."""
+    """Take a step of a rule in fp32 or wider, and round the parameter once where it has fewer bits.
+
+    The rule is given the factors of experts as a stack of matrices.
+    """
     assert parameter.grad is not None
     exact = compute_dtype(parameter.dtype)
-    wide = parameter.to(exact)  # itself, where nothing is to be done
-    update(wide, parameter.grad.to(exact), state, group)
-    if wide is not parameter:
-        parameter.copy_(wide)
+    held, gradient = matrices(parameter, group), matrices(parameter.grad, group)
+    wide = held.to(exact).contiguous()  # itself, where nothing is to be done
+    update(wide, gradient.to(exact).contiguous(), state, group)
+    if wide is not held:
+        held.copy_(wide)
+
+
+def matrices(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
+    """Return a view of a matrix that holds a factor of each expert as the stack that it is (`stacked`); any other as it is."""
+    shape = stacked(group, tuple(tensor.shape))
+    if len(shape) == tensor.dim():
+        return tensor
+    experts = shape[0]
+    return (
+        tensor.unflatten(1, (-1, experts)).permute(2, 0, 1)
+        if group["expert_dim"]
+        else tensor.unflatten(0, (experts, -1))
+    )
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

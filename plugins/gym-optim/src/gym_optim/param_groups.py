@@ -11,7 +11,8 @@
   which do not decay.
 
 A group without a role is taken by the dimensions of its parameters. The LoRA pairs of layers that scale them differently
-stand in different groups, each with its `scaling`; those of all experts of a layer in two matrices are no pairs, and have none.
+stand in different groups, each with its `scaling`. Those of all experts of a layer lie in two matrices, which are no pair: their
+groups have `experts` and `expert_dim` instead, by which each holds a stack of factors (`gym_optim.parameter_roles.stacked`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def parameter_groups(
         for path, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, nn.Embedding) or module in outputs
     }
-    groups: dict[tuple[str, float | None], list[tuple[str, Tensor]]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[tuple[str, Tensor]]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             path, _, leaf = name.rpartition(".")
@@ -71,19 +72,20 @@ def parameter_groups(
             # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.
             factors = leaf != "weight" and weight.numel() == max(weight.shape, default=1)
             vector = weight.dim() < 2 or factors or leaf.endswith("bias") or leaf == RATES
-            key = ("vector", None) if vector else (role, _scaling(model, path))
+            key = ("vector", ()) if vector else (role, tuple(_of_pair(model, path).items()))
             groups.setdefault(key, []).append((name, weight))
     more: Mapping[str, dict[str, Any]] = {"query_key": {"head_dim": head_dim}, "vector": {"weight_decay": 0.0}}
     return [
-        {"params": groups[key], "role": key[0], **more.get(key[0], {}), **({"scaling": key[1]} if key[1] else {})}
+        {"params": groups[key], "role": key[0], **more.get(key[0], {}), **dict(key[1])}
         for key in sorted(groups, key=lambda key: ROLES.index(key[0]))
     ]
 
 
-def _scaling(model: nn.Module, path: str) -> float | None:
-    """Return what the layer of a LoRA pair, which holds it as peft does, multiplies B A by; None where that is no one matrix."""
+def _of_pair(model: nn.Module, path: str) -> dict[str, float]:
+    """Return what is said of half a LoRA pair: what its layer, held as peft does, multiplies B A by, or how experts lie in it."""
     layer, pair, adapter = path.replace(".lora_B.", ".lora_A.").rpartition(".lora_A.")
     held = vars(model.get_submodule(layer)) if pair else {}
-    # peft lays the A of all experts out by expert and then rank, their B by rank and then expert.
-    scalings: Mapping[str, float] = held.get("scaling", {}) if held.get("num_experts", 1) == 1 else {}
-    return scalings.get(adapter)
+    if held.get("num_experts", 1) > 1:  # peft lays A out by expert and then rank, and B by rank and then expert
+        return {"experts": held["num_experts"], "expert_dim": int(".lora_B." in path)}
+    scaling = held.get("scaling", {}).get(adapter)
+    return {"scaling": scaling} if scaling else {}

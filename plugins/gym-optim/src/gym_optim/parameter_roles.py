@@ -24,6 +24,18 @@ Shape = tuple[int, ...]
 MATRICES = ("matrix", "query_key")
 
 
+def stacked(group: Mapping[str, Any], shape: Shape) -> Shape:
+    """Return the shape of the stack that a matrix is which holds a factor of each expert; any other shape as it is.
+
+    `experts` of the group says of how many, and `expert_dim` how they lie: 0, rows come expert by expert, [experts rank, in];
+    1, columns come rank by rank, [out, rank experts]. Each factor is a matrix [rank, in] or [out, rank].
+    """
+    if len(shape) != 2 or "experts" not in group:
+        return shape
+    (rows, columns), experts = shape, group["experts"]
+    return (experts, rows, columns // experts) if group["expert_dim"] else (experts, rows // experts, columns)
+
+
 def is_inside(group: Mapping[str, Any], shape: Shape) -> bool:
     """Whether a parameter of two dimensions or more stands inside the model."""
     return len(shape) >= 2 and group.get("role", "matrix") in (*MATRICES, "kernel")
@@ -39,6 +51,7 @@ def is_matrix(group: Mapping[str, Any], shape: Shape) -> bool:
 
     One row or column, such as the head of a critic, is a vector to methods for matrices.
     """
+    shape = stacked(group, shape)
     matrix = len(shape) == 2 and group.get("role", "matrix") in MATRICES
     return (matrix or is_stack(group, shape)) and min(shape[-2:]) > 1
 

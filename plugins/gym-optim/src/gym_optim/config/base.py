@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from gym_core.component import load_object
 from gym_optim.kinds import Optimizer
+from gym_optim.parameter_roles import stacked
 
 Groups = Sequence[Mapping[str, Any]]  #: as `build` gets them, with the shape of each parameter in its place
 Shape = tuple[int, ...]
@@ -164,8 +165,8 @@ class AdamOptions(OptimizerConfig):
 
 
 def total_bytes(parameters: Groups, size: Callable[[Mapping[str, Any], str, Shape], int]) -> int:
-    """Sum `size(group, name, shape)` over all parameters."""
-    return sum(size(group, name, shape) for group in parameters for name, shape in group["params"])
+    """Sum `size(group, name, shape)` over all parameters; factors of experts have the shape of their stack."""
+    return sum(size(group, name, stacked(group, shape)) for group in parameters for name, shape in group["params"])
 
 
 def quantized_bytes(count: int, bits: int = 8) -> int:

@@ -20,8 +20,9 @@ class Muon(AdamOptions, PerParameter, WholeParameters):
         W = (1 - eta lambda) W - eta 0.2 sqrt(max(m, n)) X
 
     W, G, M and X are m x n, turned so that m <= n for the five Newton-Schulz steps; |X| is the Frobenius norm, at least 1e-7,
-    mu is `momentum`. Each expert of a stack is a matrix of its own. Embeddings, head, norms, biases and single rows or
-    columns get AdamW at the same eta, and so do kernels and the angles of OFT, with `beta1`, `beta2` and `epsilon`.
+    mu is `momentum`. Each expert of a stack, and each factor of the LoRA of one, is a matrix of its own. Embeddings, head, norms,
+    biases and single rows or columns get AdamW at the same eta, and so do kernels and the angles of OFT, with `beta1`, `beta2`
+    and `epsilon`.
 
     State: 4 m n bytes for a matrix m x n; 8 a number of everything else.
 
