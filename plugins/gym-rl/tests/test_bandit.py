@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gym_rl_losses import clipped_completions, clipped_tokens
 from torch import Tensor
 
 from gym_rl.formulas import advantages, policy_losses
@@ -17,16 +18,16 @@ Pull = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 #: advantages of rewards, and the loss of answers of one token
 ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
-    "grpo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
-    "dr_grpo": (lambda r: advantages.dr_grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "grpo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2)),
+    "dr_grpo": (lambda r: advantages.dr_grpo(r, GROUP), lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2)),
     "bnpo": (
         lambda r: advantages.bnpo(r.clamp(0, 1), GROUP),
-        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
+        lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2),
     ),
-    "dapo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.28)),
+    "dapo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.28)),
     "gspo": (
         lambda r: advantages.grpo(r, GROUP),
-        lambda p, q, a: policy_losses.gspo(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
+        lambda p, q, a: clipped_completions(p, q, a, OWNER, len(OWNER), 3e-4, 4e-4),
     ),
     "gspo_token": (
         lambda r: advantages.grpo(r, GROUP),
@@ -39,10 +40,10 @@ ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
         lambda p, q, a: policy_losses.gmpo(p, q, a, OWNER, len(OWNER), 0.4, 0.4),
     ),
     "rloo": (lambda r: advantages.rloo(r, GROUP), lambda p, q, a: policy_losses.reinforce(p, a)),
-    "reinforce++": (advantages.whiten, lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2)),
+    "reinforce++": (advantages.whiten, lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2)),
     "reinforce++-baseline": (
         lambda r: advantages.reinforce_pp_baseline(r, GROUP),
-        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
+        lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2),
     ),
     "opo": (
         lambda r: advantages.opo(r, GROUP, torch.ones_like(r)),
@@ -50,7 +51,7 @@ ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
     ),
     "gdpo": (
         lambda r: advantages.gdpo(r[:, None], torch.ones(1), GROUP),
-        lambda p, q, a: policy_losses.ppo(p, q, a, 0.2, 0.2),
+        lambda p, q, a: clipped_tokens(p, q, a, 0.2, 0.2),
     ),
 }
 
@@ -87,7 +88,7 @@ def test_the_best_arm_is_found_by_what_a_critic_expects() -> None:
                 surprise = advantages.gae(rewards, before, OWNER, len(OWNER))
                 better, returns = advantages.whiten(surprise), surprise + before
             for _ in range(4):
-                loss = policy_losses.ppo(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
+                loss = clipped_tokens(logits.log_softmax(0)[arms], old, better, 0.2, 0.2).mean()
                 loss = loss + policy_losses.value_loss(value.expand(len(OWNER)), before, returns, 0.2).mean() / 2
                 slopes = torch.autograd.grad(loss, (logits, value))
                 logits = (logits.detach() - RATE * slopes[0]).requires_grad_()

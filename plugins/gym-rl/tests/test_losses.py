@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from gym_rl_losses import clipped_completions, clipped_tokens
 from torch import Tensor
 
 from gym_rl.formulas import loss_aggregation, off_policy_correction, policy_losses, segment_sums
@@ -31,10 +32,10 @@ def gradient(loss: Tensor, log_probs: Tensor) -> Tensor:
 
 
 ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], loss_aggregation.LossAggregation]] = {
-    "grpo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.SequenceMeanTokenMean()),
-    "dapo": (lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.28), loss_aggregation.TokenMean()),
+    "grpo": (lambda p, q, a: clipped_tokens(p, q, a[OWNER], 0.2, 0.2), loss_aggregation.SequenceMeanTokenMean()),
+    "dapo": (lambda p, q, a: clipped_tokens(p, q, a[OWNER], 0.2, 0.28), loss_aggregation.TokenMean()),
     "dr_grpo": (
-        lambda p, q, a: policy_losses.ppo(p, q, a[OWNER], 0.2, 0.2),
+        lambda p, q, a: clipped_tokens(p, q, a[OWNER], 0.2, 0.2),
         loss_aggregation.SequenceMeanTokenSumNorm(8),
     ),
     "gspo_token": (
@@ -55,7 +56,7 @@ def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [policy_losses.gspo, policy_losses.gmpo])
+@pytest.mark.parametrize("loss", [clipped_completions, policy_losses.gmpo])
 def test_on_policy_whole_answers_too(loss: Callable[..., Tensor]) -> None:
     log_probs, _, advantages = drawn(0.0)
     found = gradient(loss(log_probs, log_probs.detach(), advantages, OWNER, COUNT, 3e-4, 4e-4).sum(), log_probs)
@@ -66,7 +67,7 @@ def test_on_policy_whole_answers_too(loss: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("spread", [1e-4, 0.01, 0.5])
 def test_gspo_is_gspo_token_where_an_answer_has_one_advantage(spread: float) -> None:
     log_probs, old, advantages = drawn(spread)
-    whole = policy_losses.gspo(log_probs, old, advantages, OWNER, COUNT, 3e-4, 4e-4)
+    whole = clipped_completions(log_probs, old, advantages, OWNER, COUNT, 3e-4, 4e-4)
     tokens = policy_losses.gspo_token(log_probs, old, advantages[OWNER], OWNER, COUNT, 3e-4, 4e-4)
     torch.testing.assert_close(segment_sums.means(tokens, OWNER, COUNT), whole, rtol=1e-9, atol=1e-12)
     summed = loss_aggregation.SequenceMeanTokenMean().total(tokens, OWNER, COUNT)
@@ -75,7 +76,7 @@ def test_gspo_is_gspo_token_where_an_answer_has_one_advantage(spread: float) -> 
 
 def test_gspo_by_hand() -> None:
     log_probs, old, advantages = drawn(0.3)
-    found = policy_losses.gspo(log_probs, old, advantages, OWNER, COUNT, 0.1, 0.2)
+    found = clipped_completions(log_probs, old, advantages, OWNER, COUNT, 0.1, 0.2)
     for answer in range(COUNT):
         places = [n for n in range(len(OWNER)) if OWNER[n] == answer]
         ratio = math.exp(sum(float(log_probs[n] - old[n]) for n in places) / len(places))
@@ -88,7 +89,7 @@ def test_gspo_by_hand() -> None:
 def test_the_geometry_of_the_clip(ratio: float, advantage: float, dual: float | None) -> None:
     log_probs = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     a = torch.tensor([advantage], dtype=torch.float64)
-    loss = policy_losses.ppo(log_probs, torch.zeros(1, dtype=torch.float64), a, 0.2, 0.3, dual)
+    loss = clipped_tokens(log_probs, torch.zeros(1, dtype=torch.float64), a, 0.2, 0.3, dual)
     wanted = -min(ratio * advantage, min(max(ratio, 0.8), 1.3) * advantage)
     held = (advantage > 0 and ratio > 1.3) or (advantage < 0 and ratio < 0.8)
     if dual is not None and advantage < 0 and wanted > -dual * advantage:
@@ -152,7 +153,7 @@ def test_how_a_step_is_cut_changes_nothing(way: loss_aggregation.LossAggregation
 def test_an_answer_without_tokens_is_no_nan() -> None:
     owner = torch.tensor([0, 0, 2])
     log_probs = torch.zeros(3, requires_grad=True)
-    loss = policy_losses.gspo(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
+    loss = clipped_completions(log_probs, torch.zeros(3), torch.ones(3), owner, 3, 0.1, 0.1)
     assert loss.isfinite().all() and gradient(loss.sum(), log_probs).isfinite().all()
     assert (
         loss_aggregation.SequenceMeanTokenMean().total(log_probs + 1, owner, 3) == 2
@@ -163,7 +164,7 @@ def test_an_answer_without_tokens_is_no_nan() -> None:
 def test_ratios_beyond_all_bounds_stay_finite() -> None:
     log_probs = torch.tensor([-1e4, 0.0, -math.inf], requires_grad=True)
     old = torch.tensor([0.0, -1e4, -math.inf])
-    loss = policy_losses.ppo(log_probs, old, torch.tensor([1.0, -1.0, 1.0]), 0.2, 0.2).sum()
+    loss = clipped_tokens(log_probs, old, torch.tensor([1.0, -1.0, 1.0]), 0.2, 0.2).sum()
     assert loss.isfinite() and gradient(loss, log_probs).isfinite().all()
 
 

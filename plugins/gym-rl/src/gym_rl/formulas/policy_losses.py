@@ -29,20 +29,6 @@ def is_clipped(ratio: Tensor, advantages: Tensor, low: float, high: float, dual:
     return held if dual is None else held | ((ratio > dual) & (advantages < 0))
 
 
-def ppo(
-    log_probs: Tensor, old: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
-) -> Tensor:
-    """Return the clipped loss of each token, `[n]`, for advantages `[n]`: PPO, GRPO, Dr. GRPO and DAPO."""
-    return clipped_surrogate(token_ratio(log_probs, old), advantages, low, high, dual)
-
-
-def gspo(
-    log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int, low: float, high: float
-) -> Tensor:
-    """Return the clipped loss of each completion, `[count]`, for advantages `[count]`: GSPO, arXiv:2507.18071, equation 5."""
-    return clipped_surrogate(mean_ratio(log_probs, old, owner, count), advantages, low, high)
-
-
 def gspo_token(
     log_probs: Tensor,
     old: Tensor,
