@@ -67,6 +67,7 @@ def test_the_second_time_reads_the_cache_and_every_option_has_its_own(model, wri
         ("", "the dataset holds no rows"),
         ("\n\n", "the dataset holds no rows"),
         ('{"x": 1}', "no known row format has the columns x"),
+        ('{"frage": "1", "antwort": "2"}', r"data: \{format: \{name: alpaca, prompt: frage, response: antwort\}\}"),
         ('{"instruction": "a", "output": ""}', r"row 1: the answer \(column `output`\) is empty"),
         ('{"text": "a"}', "its rows are of shape `text`"),
         ('{"prompt": "a", "chosen": "b", "rejected": "c"}', "its rows are of shape `preference`"),

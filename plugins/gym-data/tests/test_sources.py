@@ -74,6 +74,19 @@ def test_a_folder_is_read_in_order_and_must_be_of_one_kind(tmp_path):
         rows_of(tmp_path)
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_tables_whose_header_has_no_comma_are_divided_as_it_is(tmp_path, sign):
+    """As spreadsheets write them where a comma stands in numbers. Fields may then hold commas."""
+    (tmp_path / "a.csv").write_text(f'question{sign}answer\nWhat is 1,5 + 1?{sign}2,5\n"a{sign} b"{sign}c\n')
+    rows = [{"question": "What is 1,5 + 1?", "answer": "2,5"}, {"question": f"a{sign} b", "answer": "c"}]
+    assert rows_of(tmp_path / "a.csv") == rows
+    (tmp_path / "a.tsv").write_text("question\tanswer\na; b\tc, d\n")
+    assert rows_of(tmp_path / "a.tsv") == [{"question": "a; b", "answer": "c, d"}]
+    (tmp_path / "b.csv").write_text(f"a{sign}b\n1{sign}2{sign}3\n")
+    with pytest.raises(DataError, match=r"more fields than the header\n  -> quote fields that hold a (semicolon|tab)"):
+        rows_of(tmp_path / "b.csv")
+
+
 def test_csv_fields_may_hold_line_ends_and_much_text(tmp_path):
     long = "x" * 200_000
     (tmp_path / "a.csv").write_text(f'text,n\n"two\nlines",1\n{long},2\n')

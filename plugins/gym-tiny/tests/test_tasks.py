@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from gym_core import DataError
+from gym_data import Named
 from gym_tiny import TinyTasks, corpus
 from gym_tiny.sources import TaskRows
 from gym_tiny.tasks import KINDS, generate, rows
@@ -117,3 +119,8 @@ def test_transcripts_are_mostly_not_right():
     share = sum(answer in right for answer in known) / len(known)
     assert len(known) > 300
     assert 0.15 < share < 0.45
+
+
+def test_a_misspelt_name_of_its_rows_is_answered_with_theirs():
+    with pytest.raises(DataError, match="did you mean `tiny-tasks`"):
+        Named(path="tiny_tasks").check()

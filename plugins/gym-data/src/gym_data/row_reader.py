@@ -223,7 +223,7 @@ class Reader:
             raise DataError(
                 f"rows of the format `{name_of(opened.format)}` ask nothing, and this algorithm answers",
                 where=opened.where,
-                fix="say which columns hold a prompt: read_as: {name: alpaca, prompt: question}",
+                fix="say which columns hold a prompt: data: {format: {name: alpaca, prompt: question}}",
             )
         asks: PromptReader = reader
 
@@ -253,10 +253,11 @@ class Reader:
         if found is None and self.shape == "prompt":
             found = detect_prompt(first, answered=False)
         if found is None:
+            asked, said = columns[:2] if len(columns) > 1 else ("question", "answer")
             raise DataError(
                 f"no known row format has the columns {', '.join(map(str, columns))}",
                 where=opened.name,
-                fix="name them, for example: read_as: {name: alpaca, prompt: question, response: answer}",
+                fix=f"say which are which, such as data: {{format: {{name: alpaca, prompt: {asked}, response: {said}}}}}",
             )
         return found
 
@@ -268,7 +269,7 @@ class Reader:
         return DataError(
             f"its rows are of shape `{type(row).__name__.lower()}`, and this algorithm learns from `{self.shape}`",
             where=opened.where,
-            fix="choose another algorithm, or say which columns to read: read_as: {name: ...}",
+            fix="choose another algorithm, or say which columns to read: data: {format: {name: ...}}",
         )
 
 

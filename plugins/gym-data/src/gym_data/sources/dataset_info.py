@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from gym_core import DataError
-from gym_core.discovery import nearest
+from gym_core.discovery import entries, nearest
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
 from gym_data.sources.config import File, Hub
@@ -83,7 +83,8 @@ def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, 
             return File(path=str(path)), None, None
     if HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS:
         return Hub(path=name), None, None
-    near = nearest(name, registry) or _similar_file(Path(name).expanduser())
+    sources = [entry.name for entry in entries("sources")]
+    near = nearest(name, [*registry, *sources]) or _similar_file(Path(name).expanduser())
     have = f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}"
     none = f"name a file, or in `data.dataset_dir` the folder of a {REGISTRY}: there is none in `{directory}`"
     raise DataError(

@@ -27,6 +27,7 @@ WRAPPERS = (
     "items",
     "samples",
 )  #: keys that files keep their rows under
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}  #: of fields, in the order in which a header is looked at
 LONGEST_FIELD = 1 << 30  #: bytes in one CSV field; the csv module stops at 128 KiB by default
 
 
@@ -83,16 +84,23 @@ def read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def read_csv(path: Path) -> Iterator[Row]:
-    """Read a comma separated table with a header; quoted fields may hold line ends."""
+    """Read a table with a header, divided by commas, or as a header without any is: by `;` or tabs.
+
+    Quoted fields may hold line ends.
+    """
     csv.field_size_limit(LONGEST_FIELD)
     deque(lines(path), maxlen=0)  # names the line that is not UTF-8; the csv module counts lines in another way
     with path.open(encoding="utf-8-sig", newline="") as file:
-        table = csv.DictReader(file, strict=True)
+        head = file.readline()
+        sign = next((each for each in SEPARATORS if each in head), ",")
+        file.seek(0)
+        table = csv.DictReader(file, strict=True, delimiter=sign)
         try:
             for row in table:
                 if None in row or None in row.values():
                     why = f"the row has {'more' if None in row else 'fewer'} fields than the header"
-                    raise DataError(why, where=f"{path}:{table.line_num}", fix='quote fields that hold a comma: "a, b"')
+                    fix = f'quote fields that hold a {SEPARATORS[sign]}: "a{sign} b"'
+                    raise DataError(why, where=f"{path}:{table.line_num}", fix=fix)
                 yield row
         except csv.Error as error:
             raise DataError(f"not CSV: {error}", where=f"{path}:{table.line_num}") from None
@@ -163,6 +171,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".json": read_json,
     ".jsonl": read_jsonl,
     ".csv": read_csv,
+    ".tsv": read_csv,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
     ".txt": read_text,
