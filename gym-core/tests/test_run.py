@@ -100,11 +100,12 @@ def test_another_recipe_is_refused_with_the_difference(recipe, tmp_path):
     assert (tmp_path / "out" / "model" / "words.txt").read_text() == "words 1.0"
 
 
-def test_overwrite_sets_aside_and_deletes_nothing(recipe, tmp_path):
+def test_overwrite_sets_aside_and_deletes_nothing(recipe, tmp_path, capsys):
     execute(recipe())
     execute(recipe(algorithm={"name": "toy", "strength": 2.0}, train={"overwrite": True}))
     assert (tmp_path / "out" / "model" / "words.txt").read_text() == "words 2.0"
     assert (tmp_path / "out.before-1" / "model" / "words.txt").read_text() == "words 1.0"
+    assert f"note: set aside in {tmp_path / 'out.before-1'}: model, run.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", [".", "..", "{cwd}", "link"])

@@ -9,6 +9,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import click
+
 from gym_core.artifact import Artifact
 from gym_core.blame import owner
 from gym_core.errors import RAISED, RECORDED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
@@ -150,6 +152,8 @@ def _set_aside(output: Path, others: list[Path]) -> None:
     for path in others:
         aside.mkdir(exist_ok=True)
         path.rename(aside / path.name)
+    if others:
+        click.echo(f"note: set aside in {aside}: {', '.join(sorted(path.name for path in others))}", err=True)
 
 
 def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:

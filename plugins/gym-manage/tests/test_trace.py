@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gym_core.cli import run
-from gym_core.errors import OK, PLUGIN
+from gym_core.errors import OK, PLUGIN, USAGE
 
 
 def test_hooks_are_traced_in_the_order_of_their_calls(add, capsys):
@@ -23,6 +23,11 @@ def test_hooks_are_traced_in_the_order_of_their_calls(add, capsys):
     assert [call["dist"] for call in traced["quantize"]] == ["gym-core"]
     assert run(["plugins", "trace", "r.yaml"]) == OK
     assert "  wrapper   gym-toy 1.0  gym_toy:Watch.load_model" in capsys.readouterr().out
+
+
+def test_a_command_without_its_group_is_answered_with_both(capsys):
+    assert run(["trace", "r.yaml"]) == USAGE
+    assert "did you mean `gym plugins trace`?" in capsys.readouterr().err
 
 
 def test_a_hook_that_is_not_there_is_said(add, capsys):

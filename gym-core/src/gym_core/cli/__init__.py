@@ -72,7 +72,10 @@ class Commands(click.Group):
         """Find the command. The error of an unknown one has the nearest name, or the package that provides it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
             package = catalogue().get(f"commands/{self.prefix}{args[0]}")
-            path, near = context.command_path, nearest(args[0], self.list_commands(context))
+            inner = [
+                entry.name.replace(".", " ") for entry in entries("commands") if entry.name.endswith(f".{args[0]}")
+            ]
+            path, near = context.command_path, next(iter(inner), nearest(args[0], self.list_commands(context)))
             fix = f"did you mean `{path} {near}`?" if near else f"`{path} --help` lists them"
             fix = f"pip install {package}" if package else fix
             raise errors.RecipeError(f"there is no command `{args[0]}`", where=context.command_path, fix=fix)
