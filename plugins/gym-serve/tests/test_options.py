@@ -60,6 +60,16 @@ def test_what_cannot_be_is_named(words, why):
         read(ApiServing, words, {}).sources()
 
 
+def test_models_of_two_engines_are_served_apart(tmp_path):
+    (tmp_path / "small.gguf").touch()
+    (tmp_path / "run").mkdir()
+    found = read(ApiServing, [str(tmp_path / "run"), str(tmp_path / "small.gguf")], {})
+    with pytest.raises(
+        GymError, match=r"`run` is read by the engine `local`, and `small` is read by the engine `llama_cpp`"
+    ):
+        found.build()
+
+
 def test_a_penalty_that_no_logit_can_be_divided_by_is_refused():
     with pytest.raises(GymError, match="repetition_penalty"):
         read(AnswerOptions, ["a", "repetition_penalty=1e-300"], {})

@@ -35,6 +35,7 @@ def export(
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
 
     `gym plugins list --kind exporters` names them, and `gym plugins show gguf` lists the options of one.
+    RUN/model is what was trained, an adapter as peft loads it; `safetensors` adds an adapter to its base.
     RUN may be a file of another dialect that says what to export, such as one of LLaMA-Factory.
 
     Example: `gym export runs/first --to gguf type=q8_0`

@@ -96,12 +96,21 @@ class ServingOptions(Config):
     def build(self) -> Engine:
         """Return the engine, with its models loaded."""
         findings = Findings({})
-        usual = next((name for text in self.models if (name := _reader(_named(text)[1]))), "local")
-        engine = self.engine or sections.component(Slot("servers"), usual, ("engine",), findings)
+        engine = self.engine or sections.component(Slot("servers"), self._usual(), ("engine",), findings)
         report(findings)
         assert engine is not None
         built: Engine = engine.build(artifacts=self.sources(), limits=self.limits())
         return built
+
+    def _usual(self) -> str:
+        """Return the engine that all models are read by. Raises RecipeError where they need several."""
+        readers = {name: _reader(path) or "local" for name, path in map(_named, self.models)}
+        if len(engines := dict.fromkeys(readers.values())) > 1:
+            why = ", and ".join(f"`{name}` is read by the engine `{engine}`" for name, engine in readers.items())
+            raise RecipeError(
+                f"{why}: one server has one", key=MODEL, fix="serve them apart, each with a `port` of its own"
+            )
+        return next(iter(engines), "local")
 
 
 Options = TypeVar("Options", bound=ServingOptions)
