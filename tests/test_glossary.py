@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +13,7 @@ import yaml
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_testkit.bench import Bench
+from gym_testkit.distribution import Brought
 from gym_torch import TorchAlgorithm
 
 GLOSSARY = yaml.safe_load((Path(__file__).parents[1] / "docs/glossary.yaml").read_text(encoding="utf-8"))
@@ -33,8 +33,9 @@ def judge(completions, log_metric):
     log_metric("spaces", sum(text.count(" ") for text in completions))
     return [float(len(text) % 2) for text in completions]
 """
-#: Of mixtures of experts, of pairs of unequal length, and of a model behind a server.
+#: Of mixtures of experts, of pairs of unequal length, of a model behind a server, and with an environment.
 ELSEWHERE = {"aux_loss", "length_bias", "teaching_groups", "experiences", "cost"}
+ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length"}
 FOUND: dict[str, set[str]] = {}
 
 
@@ -59,7 +60,7 @@ def explained(name: str) -> str:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_metric_is_explained(bench: Bench, name: str) -> None:
     kind = ALGORITHMS[name]
-    options: dict[str, Any] = {}
+    options = Brought("algorithms", name, kind).options()
     if kind.rows == "prompt":
         options = ROLLOUTS | {"rewards": [{"name": "python", "function": f"{bench.root}/judge.py:judge"}]}
     run = bench.run(bench.recipe({"name": name, **options}, kind.rows, max_steps=1), name)

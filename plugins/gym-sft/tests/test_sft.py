@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from gym_core import GymError, execute, load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
+from gym_sft.distillation import divergence
 from gym_sft.naive_losses import next_token
 from gym_sft.objective import NextToken
 from gym_testkit.bench import Bench, fingerprint
@@ -48,7 +51,14 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algor
 
 
 @pytest.mark.parametrize(
-    "options", [{"name": "dft"}, {"name": "eaft", "alpha": 0.7}, {"name": "asft", "alpha": 0.3}], ids=str
+    "options",
+    [
+        {"name": "dft"},
+        {"name": "eaft", "alpha": 0.7},
+        {"name": "asft", "alpha": 0.3},
+        *({"name": "gkd", "beta": beta, "temperature": 0.7, "ftx": 0.4} for beta in (0.0, 0.3, 1.0)),
+    ],
+    ids=str,
 )
 def test_weighted_losses_agree_with_their_formulas_in_float64(bench: Bench, options: dict[str, Any]) -> None:
     value, gradient = compare(load_recipe(bench.recipe(options)), bench)
@@ -189,3 +199,47 @@ def test_what_is_held_out_of_each_source_is_measured_by_itself_as_well(bench: Be
     )
     with pytest.raises(GymError, match="measures all that is held out at once"):
         load_recipe(bench.recipe("kto", "feedback") | {"data": {**aside, "validation_apart": True}}).check()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 1.0])
+def test_the_divergence_from_a_teacher_is_that_of_its_definition(beta: float) -> None:
+    """By enumeration; near its ends it is a KL divergence but for a factor, and it is 0 between equals alone."""
+    torch.manual_seed(0)
+    student, teacher = (torch.randn(5, 7, dtype=torch.float64).log_softmax(1) for _ in range(2))
+    found = divergence(student, teacher, beta)
+    for row in range(5):
+        p, q = teacher[row].exp().tolist(), student[row].exp().tolist()
+        m = [beta * a + (1 - beta) * b for a, b in zip(p, q, strict=True)]
+        forward, backward = (sum(a * math.log(a / c) for a, c in zip(some, m, strict=True)) for some in (p, q))
+        kl = sum(a * math.log(a / b) for a, b in zip(*((p, q) if beta == 0 else (q, p)), strict=True))
+        assert found[row].item() == pytest.approx(beta * forward + (1 - beta) * backward if 0 < beta < 1 else kl)
+    for end in (1e-7, 1 - 1e-7):
+        torch.testing.assert_close(
+            divergence(student, teacher, end) / min(end, 1 - end),
+            divergence(student, teacher, round(end)),
+            rtol=1e-5,
+            atol=1e-6,
+        )
+    assert divergence(student, student, beta).abs().max() < 1e-12
+    silent = torch.tensor([[0.0, -torch.inf, -torch.inf]])
+    assert torch.isfinite(divergence(torch.zeros(1, 3).log_softmax(1), silent, min(beta, 0.9))).all()
+
+
+def test_a_student_becomes_its_teacher(bench: Bench, tmp_path: Path) -> None:
+    """Also where the teacher's vocabulary has more rows than the tokenizer has tokens."""
+    teacher = AutoModelForCausalLM.from_pretrained(bench.model())
+    torch.manual_seed(1)
+    for weight in teacher.parameters():
+        weight.data += 0.05 * torch.randn_like(weight)
+    teacher.resize_token_embeddings(teacher.config.vocab_size + 24)
+    teacher.get_output_embeddings().weight.data[-24:] = 1.0
+    shutil.copytree(bench.model(), tmp_path / "teacher")
+    teacher.save_pretrained(tmp_path / "teacher")
+    recipe = bench.recipe({"name": "gkd", "teacher_model": str(tmp_path / "teacher")}, learning_rate=3e-3)
+    found = bench.run(recipe, max_steps=40).series("divergence")
+    assert found[-1] < 0.25 * found[0]
+
+
+def test_a_model_that_teaches_itself_needs_something_to_learn(bench: Bench) -> None:
+    with pytest.raises(GymError, match="teacher_model"):
+        load_recipe(bench.recipe("gkd"))

@@ -119,9 +119,7 @@ class Reader:
         """
         if shape not in SHAPES:
             raise DataError(f"no rows of shape `{shape}`", key="data", fix=f"known: {', '.join(SHAPES)}")
-        self.config = config
-        self.shape = shape
-        self.seed = seed
+        self.config, self.shape, self.seed = config, shape, seed
         self.branches, self.tools = branches, tuple(map(dict, tools))
         self.opened = [self._open(source) for source in config.located()]
         self.tallies = [Tally(opened.name) for opened in self.opened]

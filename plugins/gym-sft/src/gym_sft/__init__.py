@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
 __version__ = "0.1.0"
-__all__ = ["ASFT", "DFT", "EAFT", "SFT", "Pretrain"]
+__all__ = ["ASFT", "DFT", "EAFT", "GKD", "SFT", "Pretrain"]
 
 
 class SFT(TorchAlgorithm):
@@ -89,6 +89,43 @@ class ASFT(SFT):
     def further(self) -> Sequence[Further]:
         """Return the reference."""
         return (Further(self.ref_model),)
+
+
+class GKD(SFT):
+    """Generalized knowledge distillation: learns the distributions of a teacher at each token of the answers.
+
+        loss = beta KL(P || M) + (1 - beta) KL(Q || M) - ftx log q,  M = beta P + (1 - beta) Q
+
+    P, Q: distributions of teacher and policy over the vocabulary, at `temperature`; q: what the policy gives the token. With
+    `beta` 0 it is KL(P || Q), with 1 KL(Q || P).
+
+    Use it for: a small model that is to answer as a large one of the same tokenizer does. Answers may be the teacher's own.
+    """
+
+    contribution: ClassVar[str] = "gym_sft.weighted:anchored"
+    objective: ClassVar[str] = "gym_sft.distillation:Distillation"
+    oracle: ClassVar[str] = "gym_sft.naive_losses:distilled"
+
+    teacher_model: str | None = None
+    """Teacher: a family, a folder or a Hub id, with the tokenizer of the model; by default the model as it was before training,
+    from which `ftx` then leads away."""
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Interpolation between the forward KL divergence, at 0, which covers what the teacher may say, and the reverse one, at 1,
+    which seeks what it says most."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature that both distributions are compared at."""
+    ftx: Annotated[float, Field(ge=0, examples=[1.0])] = 0.0
+    """SFT loss coefficient: weight of the negative log-likelihood of the answers, beside the divergence."""
+
+    def further(self) -> Sequence[Further]:
+        """Return the teacher."""
+        return (Further(self.teacher_model, key="algorithm.teacher_model"),)
+
+    @model_validator(mode="after")
+    def _leads_somewhere(self) -> Self:
+        if self.teacher_model is None and not self.ftx:
+            raise ValueError("name a `teacher_model`: the model itself teaches nothing where `ftx` is 0")
+        return self
 
 
 class Pretrain(TorchAlgorithm):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_sft import ASFT, DFT, EAFT
+from gym_sft import ASFT, DFT, EAFT, GKD
 from gym_torch import TorchAlgorithm
 from gym_torch.batch import Example
 
@@ -53,6 +53,25 @@ def anchored(config: ASFT, model: PreTrainedModel, examples: Sequence[Example]) 
         even = 1 / len(p)
         kl = (even * torch.log(even / p)).sum()
         return -p[token].item() * torch.log(p[token]) + config.alpha * kl
+
+    return _summed(model, examples, term)
+
+
+def distilled(config: GKD, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
+    """Return the sum of the divergence between a uniform teacher and the policy at a temperature, less `ftx log p`."""
+
+    def term(p: Tensor, token: int) -> Tensor:
+        sharp = p ** (1 / config.temperature)
+        q, even = sharp / sharp.sum(), 1 / len(p)
+        mixed = config.beta * even + (1 - config.beta) * q
+        if config.beta == 0:
+            apart = (even * torch.log(even / q)).sum()
+        elif config.beta == 1:
+            apart = (q * torch.log(q / even)).sum()
+        else:
+            forward, backward = (even * torch.log(even / mixed)).sum(), (q * torch.log(q / mixed)).sum()
+            apart = config.beta * forward + (1 - config.beta) * backward
+        return apart - config.ftx * torch.log(p[token])
 
     return _summed(model, examples, term)
 

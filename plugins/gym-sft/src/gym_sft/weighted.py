@@ -101,7 +101,7 @@ class Anchored(Objective[Batch]):
         return loss, {"probability": Mean(believed.sum()), "kl": Mean(kl.detach().sum())}
 
 
-def anchored(parts: Parts[ASFT, Anchored, AnchoredPolicy]) -> Contribution:
-    """Return the prepared samples, and give the policy its reference."""
+def anchored(parts: Parts[Any, Any, Any]) -> Contribution:
+    """Return the prepared samples, and give the policy its reference or teacher."""
     (parts.policy.reference,) = parts.references
     return Contribution(parts.objective, samples(parts), evaluation(parts))
