@@ -12,11 +12,10 @@ from torch import Tensor
 
 from gym_sft import GKD
 from gym_torch.batch import Batch, Example, apart
+from gym_torch.compared_policy import ComparedPolicy
 from gym_torch.metrics import Mean, Metrics
-from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
-from gym_torch.reference import Reference
 
 
 def divergence(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
@@ -51,31 +50,15 @@ class DistillationBatch(Batch):
     temperature: float
 
 
-class StudentPolicy(Policy[DistillationBatch]):
-    """A policy that says how far it is from its teacher; from a uniform distribution where there is none, as in a plan."""
+class StudentPolicy(ComparedPolicy[DistillationBatch]):
+    """A policy that says how far it is from its teacher."""
 
-    reference: Reference | None = None
-
-    def forward(self, batch: DistillationBatch) -> Tensor:
-        """Return log p and the divergence at each label: `[2, n]`, fp32.
-
-        The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
-        """
-        score = self.reference
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            other = score.hidden(batch) if score else None  # before the policy builds its graph
-
-            def compare(logits: Tensor, rows: slice) -> Tensor:
-                theirs = torch.zeros_like(logits)
-                if score is not None and other is not None:
-                    theirs = score.logits(other[rows]).to(logits.dtype)
-                # Models of one tokenizer may have rows for tokens that it does not have, and not as many.
-                both = min(logits.shape[1], theirs.shape[1])
-                own, known = ((each[:, :both] / batch.temperature).log_softmax(1) for each in (logits, theirs))
-                label = logits.log_softmax(1).gather(1, batch.targets[rows, None])[:, 0]
-                return torch.stack([label, divergence(own, known, batch.beta)], 1)
-
-            return map_logits(self.hidden(batch), self.head, compare, max(1, self.chunk // 3)).T
+    def compare(self, logits: Tensor, other: Tensor, batch: DistillationBatch, rows: slice) -> Tensor:
+        """Return log p and the divergence at each label, `[rows, 2]`."""
+        both = min(logits.shape[1], other.shape[1])
+        own, known = ((each[:, :both] / batch.temperature).log_softmax(1) for each in (logits, other))
+        label = logits.log_softmax(1).gather(1, batch.targets[rows, None])[:, 0]
+        return torch.stack([label, divergence(own, known, batch.beta)], 1)
 
 
 class Distillation(Objective[DistillationBatch]):

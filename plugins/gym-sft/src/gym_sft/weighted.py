@@ -12,12 +12,12 @@ from torch import Tensor
 from gym_sft import ASFT, EAFT
 from gym_sft.accuracy import evaluation
 from gym_torch.batch import Batch
+from gym_torch.compared_policy import ComparedPolicy
 from gym_torch.contribution import Contribution, Parts, samples
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
-from gym_torch.reference import Reference
 
 MOST = 20  #: tokens of which the entropy is taken
 SCALE = 3.0  #: about the largest entropy that as many tokens have, ln 20
@@ -63,28 +63,15 @@ class EntropyAdaptive(Objective[Batch]):
         return -(weight * log_probs).sum(), {"entropy": Mean(entropy.detach().sum())}
 
 
-class AnchoredPolicy(Policy[Batch]):
-    """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
+class AnchoredPolicy(ComparedPolicy[Batch]):
+    """A policy that says how far it is from its reference."""
 
-    reference: Reference | None = None
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return log p and KL(reference || policy) at each label: `[2, n]`, fp32."""
-        score = self.reference
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            other = score.hidden(batch) if score else None  # before the policy builds its graph
-
-            def compare(logits: Tensor, rows: slice) -> Tensor:
-                own = logits.log_softmax(1)
-                theirs = torch.zeros_like(logits)
-                if score is not None and other is not None:
-                    theirs = score.logits(other[rows]).to(logits.dtype)
-                known = theirs.log_softmax(1)
-                # A token that the reference rules out has a log-probability of -inf and adds nothing.
-                kl = torch.where(known.isneginf(), 0.0, known.exp() * (known - own)).sum(1)
-                return torch.stack([own.gather(1, batch.targets[rows, None])[:, 0], kl], 1)
-
-            return map_logits(self.hidden(batch), self.head, compare, max(1, self.chunk // 2)).T
+    def compare(self, logits: Tensor, other: Tensor, batch: Batch, rows: slice) -> Tensor:
+        """Return log p and KL(reference || policy) at each label, `[rows, 2]`."""
+        own, known = logits.log_softmax(1), other.log_softmax(1)
+        # A token that the reference rules out has a log-probability of -inf and adds nothing.
+        kl = torch.where(known.isneginf(), 0.0, known.exp() * (known - own)).sum(1)
+        return torch.stack([own.gather(1, batch.targets[rows, None])[:, 0], kl], 1)
 
 
 class Anchored(Objective[Batch]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from gym_preference.pairwise.objective import PairObjective
@@ -12,36 +11,20 @@ from gym_preference.tdpo.config import TDPO1
 from gym_preference.tdpo.losses import compared
 from gym_preference.training_setup import likelihood_watch
 from gym_torch.batch import Batch
+from gym_torch.compared_policy import ComparedPolicy
 from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
 from gym_torch.metrics import Mean, Metrics
-from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import ResponseBatch
-from gym_torch.reference import Reference
 
 
-class TokenKLPolicy(Policy[Batch]):
-    """A policy that says how far it is from its reference; from a uniform distribution where there is none, as in a plan."""
+class TokenKLPolicy(ComparedPolicy[Batch]):
+    """A policy that says how far it is from its reference."""
 
-    reference: Reference | None = None
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return log p, log p_reference and KL(reference || policy) of each of `batch.targets`: `[3, n]`, fp32.
-
-        The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
-        """
-        score = self.reference
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            other = score.hidden(batch) if score else None  # before the policy builds its graph
-            hidden = self.hidden(batch)
-
-            def compare(logits: Tensor, rows: slice) -> Tensor:
-                if score is None or other is None:
-                    return compared(logits, torch.zeros_like(logits), batch.targets[rows])
-                return compared(logits, score.logits(other[rows]).to(logits.dtype), batch.targets[rows])
-
-            return map_logits(hidden, self.head, compare, max(1, self.chunk // 2)).T
+    def compare(self, logits: Tensor, other: Tensor, batch: Batch, rows: slice) -> Tensor:
+        """Return log p, log p_reference and KL(reference || policy) of each label, `[rows, 3]`."""
+        return compared(logits, other, batch.targets[rows])
 
 
 class TDPOObjective(PairObjective):

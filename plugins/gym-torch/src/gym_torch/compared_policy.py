@@ -1,0 +1,48 @@
+"""Policies that are compared with another model over the whole vocabulary at each label: a reference, or a teacher."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from gym_torch.model.log_probs import map_logits
+from gym_torch.policy import B, Policy
+from gym_torch.reference import Reference
+
+
+class ComparedPolicy(Policy[B]):
+    """Base of such policies: write `compare`. Whoever assembles the run gives it its `reference`."""
+
+    reference: Reference | None = None
+
+    @abstractmethod
+    def compare(self, logits: Tensor, other: Tensor, batch: B, rows: slice) -> Tensor:
+        """Return what is said of some labels, `[rows, k]`.
+
+        Args:
+            logits: `[rows, vocabulary]` of the policy, fp32.
+            other: `[rows, vocabulary]` of the reference, without a gradient; 0 where there is none, as in a plan. Models of one
+                tokenizer may have rows for tokens that it does not have, and not as many.
+            batch: labels, of which these are `rows`.
+            rows: which they are.
+
+        """
+
+    def forward(self, batch: B) -> Tensor:
+        """Return what `compare` says of each of `batch.targets`: `[k, n]`.
+
+        The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
+        """
+        reference = self.reference
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            states = reference.hidden(batch) if reference else None  # before the policy builds its graph
+
+            def compare(logits: Tensor, rows: slice) -> Tensor:
+                other = torch.zeros_like(logits)
+                if reference is not None and states is not None:
+                    other = reference.logits(states[rows]).to(logits.dtype)
+                return self.compare(logits, other, batch, rows)
+
+            return map_logits(self.hidden(batch), self.head, compare, max(1, self.chunk // 2)).T
