@@ -22,6 +22,7 @@ from gym_rewards import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import Action, Environment, PolicyGradient, StepResult
 from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.environment import Call
 from gym_rl.environments.config import EnvironmentReward, PythonEnvironment, ToolsEnvironment
 from gym_rl.local_engine import LocalEngine
 from gym_rl.objective import PolicyObjective
@@ -325,3 +326,14 @@ def test_a_function_that_cannot_be_described_is_named(tmp_path: Path) -> None:
     with pytest.raises(GymError, match="`bare` cannot be described") as caught:
         tools.tools()
     assert len(str(caught.value).splitlines()) <= 4
+
+
+def test_a_model_may_run_programs_in_a_sandbox() -> None:
+    tools = ToolsEnvironment(functions=["gym_rl.environments.python_interpreter:python"])
+    (described,) = tools.tools()
+    assert described["function"]["parameters"]["required"] == ["code"]
+    episode = tools.build()({}, [])
+    codes = ["x = 6\nx * 7", "open('/etc/passwd').read()", "1 / 0"]
+    said = [episode.step(Action("", calls=[Call("python", json.dumps({"code": code}))])).messages[0] for code in codes]
+    assert said[0]["content"] == "42" and "root:" not in said[1]["content"] and "error" in said[1]["content"]
+    assert "ZeroDivisionError" in said[2]["content"]

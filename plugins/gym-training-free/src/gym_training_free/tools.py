@@ -7,12 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gym_rewards import sandbox
-from gym_rewards.sandbox import Verdict
+from gym_rewards.sandbox import interpreter
 from gym_training_free.endpoint.chat import Message
 from gym_training_free.endpoint.reply import ToolCall
 
-LONGEST = 4000  #: letters of what a tool says
 MOST = 16  #: calls in one reply
 _CALCULATE = """
 import json, math, fractions, decimal
@@ -32,23 +30,8 @@ def _calculator(arguments: Mapping[str, Any]) -> str:
     return _CALCULATE % repr(json.dumps(expression))
 
 
-def _python(arguments: Mapping[str, Any]) -> str:
-    """Return a program whose last expression is printed, as a notebook does."""
-    source = str(arguments["code"])
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return source  # the sandbox says what is wrong
-    if tree.body and isinstance(last := tree.body[-1], ast.Expr) and not _prints(last.value):
-        lines = source.encode().splitlines(keepends=True)  # columns count bytes
-        begin, end = (sum(map(len, lines[: row - 1])) for row in (last.lineno, last.end_lineno or last.lineno))
-        begin, end, text = begin + last.col_offset, end + (last.end_col_offset or 0), b"".join(lines)
-        return (text[:begin] + b"print((" + text[begin:end] + b"))" + text[end:]).decode()
-    return source
-
-
-def _prints(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
+def _program(arguments: Mapping[str, Any]) -> str:
+    return interpreter.as_notebook(str(arguments["code"]))
 
 
 #: By name: what makes a program of the arguments, the one argument, what it is for.
@@ -58,7 +41,11 @@ TOOLS: dict[str, tuple[Callable[[Mapping[str, Any]], str], str, str]] = {
         "expression",
         "Returns the value of an arithmetic expression in Python, such as sqrt(2)*3**4.",
     ),
-    "python": (_python, "code", "Runs a Python program without network or files, and returns what it prints."),
+    "python": (
+        _program,
+        "code",
+        "Runs a Python program without network or files, and returns what it prints.",
+    ),
 }
 
 
@@ -95,22 +82,7 @@ def use(call: ToolCall, names: Sequence[str], seconds: float) -> str:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         reason = f"it needs the argument `{argument}`" if isinstance(error, TypeError | KeyError) else str(error)
         return f"error: {reason}"
-    verdict, printed = sandbox.run(_reported(program), sandbox.Limits(seconds=seconds), sandbox.level("namespaces"))
-    said = printed.strip()[:LONGEST] or "(nothing was printed)"
-    if verdict is Verdict.LATE:
-        return f"{said}\nerror: it was ended after {seconds:g} s"
-    return said if verdict is Verdict.PASSED else f"{said}\nerror: the program failed"
-
-
-def _reported(program: str) -> str:
-    """Return a program that prints the last line of its traceback: errors go elsewhere in the sandbox."""
-    return (
-        "import sys, traceback\n"
-        f"try:\n    exec(compile({program!r}, 'program', 'exec'), {{'__name__': '__main__'}})\n"
-        "except SystemExit:\n    raise\n"
-        "except BaseException as error:\n"
-        "    print(''.join(traceback.format_exception_only(error)).strip())\n    sys.stdout.flush()\n    sys.exit(1)\n"
-    )
+    return interpreter.run(program, seconds)
 
 
 def spoken(text: str, calls: Sequence[ToolCall]) -> Message:
