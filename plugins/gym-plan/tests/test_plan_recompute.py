@@ -16,13 +16,16 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError, RecipeError
+from gym_data.examples import Example
 from gym_plan.auto import POLICIES, Fitting, lightest
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan
 from gym_plan.skeleton import skeleton
 from gym_plan.synthetic_examples import planned
 from gym_plan.trace import Trace
+from gym_torch.attention.fused_attention import CHOICES
 from gym_torch.attention.segment_attention import NAME
+from gym_torch.batch import Batch, packed
 from gym_torch.memory import tiling
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.log_probs import declared_head
@@ -78,16 +81,37 @@ def test_what_is_planned_is_what_is_live(seven: Callable[[Any], Prediction], tmp
     recipe_of(tmp_path, QWEN)
     model = real(tmp_path).train()
     recompute_layers(model, policy)
+    live = live_peak(model, planned(NextToken(None), LENGTHS))
+    expected = planned_peak.peak - planned_peak.weights - planned_peak.optimizer
+    assert live <= expected < 1.2 * live  # fused kernels hold less
+
+
+def live_peak(model: PreTrainedModel, batch: Batch) -> int:
+    """Return the most bytes that tensors of a real pass hold at once, the weights and the batch excepted."""
     subject, trace = Policy(model, head=declared_head(model)), Trace()
-    batch = planned(NextToken(None), LENGTHS)
     trace.ignore(
         [*subject.parameters(), *subject.buffers(), *(v for v in vars(batch).values() if isinstance(v, Tensor))]
     )
     with trace:
         loss, _ = NextToken(None).loss(subject, batch)
         loss.backward()
-    expected = planned_peak.peak - planned_peak.weights - planned_peak.optimizer
-    assert trace.timeline().peak <= expected < 1.2 * trace.timeline().peak  # fused kernels hold less
+    return trace.timeline().peak
+
+
+def test_attention_is_planned_by_the_kernel_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments that continue others: torch joins the keys of each with those before it, which the kernel does not."""
+    built = skeleton(recipe := recipe_of(tmp_path, QWEN), "fp32", CPU)
+    model = real(tmp_path).train()
+    samples = [Example.longest(str(number), length) for number, length in enumerate((96, 64, 64, 64))]
+    batch, work, peaks = packed(samples, (None, 0, 0, 0)), set(), []
+    for kernel in (True, False):
+        monkeypatch.setattr(CHOICES, "always", kernel)
+        found = predict(recipe, built, batch)
+        peaks.append(found.memory.peak - found.memory.weights - found.memory.optimizer)
+        work.add(found.flops)
+        assert peaks[-1] == pytest.approx(live_peak(model, batch), rel=0.02)
+    assert len(work) == 1
+    assert peaks[0] < 0.95 * peaks[1] or not CHOICES.kernels()
 
 
 def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:

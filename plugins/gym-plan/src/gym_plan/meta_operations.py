@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from gym_torch.attention import attention_operator  # noqa: F401, which registers the operators that are counted here
+from gym_torch.segment_spans import Spans
 
 _aten = torch.ops.aten
 
@@ -20,6 +24,21 @@ def _cpu_attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwar
 def _cpu_attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
     count: int = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
     return count
+
+
+def _row_attention(query: Tensor, key: Tensor, value: Tensor, spans: Tensor, *args: Any, **kwargs: Any) -> int:
+    """Count two products for each token of a segment and each of that segment or of what it continues."""
+    with unset_fake_temporarily():  # the segments are data, and stand in a plain tensor
+        row = Spans.of(spans)
+    pairs = sum(
+        length * sum(row.lengths[other] for other in row.lineage(own)) for own, length in enumerate(row.lengths)
+    )
+    return 4 * query.shape[1] * query.shape[3] * pairs
+
+
+def _row_attention_backward(grad: Tensor, *given: Any, **kwargs: Any) -> int:
+    """Count the scores once more, and the gradients of both factors of either product."""
+    return _row_attention(*given) * 5 // 2
 
 
 def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> int:
@@ -53,6 +72,8 @@ FLOPS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
     _aten._grouped_mm: _grouped_product,
+    torch.ops.gym.attend: _row_attention,
+    torch.ops.gym.attend_backward: _row_attention_backward,
 }
 
 #: What is done in place of an operation. Two of three are questions for the device, which have a short answer.

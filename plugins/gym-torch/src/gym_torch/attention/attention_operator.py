@@ -17,6 +17,7 @@ from torch import Tensor
 from gym_torch.kernels.kernel_functions import Scores
 from gym_torch.segment_spans import Spans
 
+Tensors = tuple[Tensor, Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Spans, Scores], Tensor]
 Options = tuple[float, int | None, float | None]
 
@@ -31,9 +32,19 @@ LIBRARY.define(
 def attend(query: Tensor, key: Tensor, value: Tensor, spans: Spans, rule: Scores) -> Tensor:
     """Attend within the segments of a row, as the function given to `computes` does: `[1, heads, tokens, head_dim]`."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-    given = query.to(dtype), key.to(dtype), value.to(dtype)
+    return called((query.to(dtype), key.to(dtype), value.to(dtype)), spans, rule)
+
+
+def called(given: Tensors, spans: Spans, rule: Scores) -> Tensor:
+    """Call the operator; tensors without data, which no kernel takes, get its shapes."""
     out: Tensor = torch.ops.gym.attend(*given, spans.table, rule.scale, rule.window, rule.softcap)
     return out.transpose(1, 2)
+
+
+def pulled(by_out: Tensor, given: Tensors, spans: Spans, rule: Scores) -> Tensors:
+    """Return the gradients of what `called` was given, from that of its output."""
+    found: Tensors = torch.ops.gym.attend_backward(by_out, *given, spans.table, rule.scale, rule.window, rule.softcap)
+    return found
 
 
 @cache

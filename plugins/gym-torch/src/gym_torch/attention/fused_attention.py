@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
-from gym_torch.attention import block_attention
+from gym_torch.attention import attention_operator, block_attention
 from gym_torch.kernels import native_code
 from gym_torch.kernels.kernel_functions import KernelFunctions, Scores, spelled
 from gym_torch.kernels.kernel_trials import Choices, Results, Work, with_gradients
@@ -77,8 +78,10 @@ class Kernel:
     def forward(self, given: Tensors, spans: Spans, scores: Scores) -> tuple[Tensor, Tensor]:
         """Return the output, in the memory layout `[1, tokens, heads, head_dim]`, and the log-sum-exp that `backward` needs."""
         _, heads, tokens, dim = given[0].shape
-        out = torch.empty(1, tokens, heads, dim, dtype=given[0].dtype).transpose(1, 2)
         lse = torch.empty(heads, tokens)
+        if isinstance(given[0], FakeTensor):  # that of a plan: it counts the work of the operator, which gives the same
+            return attention_operator.called(given, spans, scores), lse
+        out = torch.empty(1, tokens, heads, dim, dtype=given[0].dtype).transpose(1, 2)
         self._run([*given, out], lse, spans, scores, gradient=False)
         return out, lse
 
@@ -86,6 +89,8 @@ class Kernel:
         self, given: Tensors, out: Tensor, lse: Tensor, d_out: Tensor, spans: Spans, scores: Scores
     ) -> Tensors:
         """Return the gradients of queries, keys and values from `d_out`, that of the output."""
+        if isinstance(d_out, FakeTensor):
+            return attention_operator.pulled(d_out, given, spans, scores)
         query, key, value = (torch.empty_like(part) for part in given)
         self._run([*given, out, d_out, query, key, value], lse, spans, scores, gradient=True)
         return query, key, value
@@ -164,7 +169,8 @@ def functions() -> Sequence[KernelFunctions]:
 @cache
 def _functions(own: Kernel, dtype: torch.dtype) -> KernelFunctions:
     version = native_code.text(SOURCE).decode()
-    return KernelFunctions(own.name, version, frozenset({"cpu"}), frozenset({dtype}), attention=own.attend)
+    able = frozenset({"cpu"}), frozenset({dtype})
+    return KernelFunctions(own.name, version, *able, without_data=True, attention=own.attend)
 
 
 def chosen(query: Tensor, key: Tensor, spans: Spans, rule: Scores, attend: Callable[..., Tensor]) -> Attention | None:
