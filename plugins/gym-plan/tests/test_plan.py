@@ -190,13 +190,34 @@ def test_processes_that_share_rows_each_have_their_part_of_them(tmp_path: Path, 
         assert part.flops == pytest.approx(found[1].flops, rel=0.02)
 
 
-def test_a_plan_sees_what_a_run_computes(bench: Bench) -> None:
+@pytest.fixture
+def prompted(bench: Bench) -> dict[str, Any]:
+    """A recipe of one step over samples that begin with the same 40 words."""
     system = {"role": "system", "content": "word " * 40}
     rows = [
         {"messages": [system, {"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]}
         for n in range(8)
     ]
-    recipe = bench.recipe("sft", max_steps=1) | {"data": str(bench.file(rows))}
-    apart = recipe | {"adapter": {"name": "lora", "rank": 2, "dropout": 0.1}}
-    once = plan_of(load_recipe(recipe | {"adapter": {"name": "lora", "rank": 2}}))
-    assert once.batch_tokens < plan_of(load_recipe(apart)).batch_tokens / 2
+    return bench.recipe("sft", max_steps=1) | {"data": str(bench.file(rows))}
+
+
+def test_a_plan_sees_what_a_run_computes(prompted: dict[str, Any]) -> None:
+    apart = prompted | {"adapter": {"name": "lora", "rank": 2, "dropout": 0.1}}
+    once, each = plan_of(load_recipe(prompted | {"adapter": {"name": "lora", "rank": 2}})), plan_of(load_recipe(apart))
+    assert once.batch_tokens < each.batch_tokens / 2
+    assert once.tokens == each.tokens
+    assert once.seconds < each.seconds / 2
+
+
+def test_tokens_are_counted_as_in_the_run(prompted: dict[str, Any], bench: Bench) -> None:
+    ran = bench.run(prompted).outcome.output
+    assert plan_of(load_recipe(prompted)).tokens == json.loads((ran / "run.json").read_text())["training"]["tokens"]
+
+
+def test_the_largest_batch_is_found_however_late_it_comes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_plan.workload.LOOK", 2)
+    rows = [{"text": "word " * (60 if n == 29 else 1 + n % 3)} for n in range(30)]
+    recipe = bench.recipe("pretrain", max_steps=None, batch_size=2, shuffle=False)
+    made = plan_of(load_recipe(recipe | {"data": str(bench.file(rows))}))
+    assert made.length >= 60
+    assert made.based_on == "the largest batch of the 2 steps with the most tokens"

@@ -50,6 +50,16 @@ def test_every_sample_is_seen_epochs_times() -> None:
     assert len(ids(Dataset(samples(10), Train(batch_size=4, max_steps=7)))) == 7
 
 
+@pytest.mark.parametrize("sizes", [{"batch_size": 4}, {"batch_tokens": 40}])
+def test_the_largest_steps_are_those_of_the_most_tokens(sizes: dict[str, int]) -> None:
+    dataset = Dataset(samples(37), Train(epochs=2.5, **sizes))
+    tokens = [sum(len(each.tokens) for batch in step.batches for each in batch) for step in dataset.steps(0)]
+    found = dataset.largest(5)
+    assert list(found) == sorted(found)
+    assert sorted(tokens[step] for step in found) == sorted(tokens)[-5:]
+    assert list(dataset.largest(1000)) == list(range(dataset.total))
+
+
 def test_the_last_step_of_an_epoch_may_end_with_it() -> None:
     train = Train(batch_size=1, accumulate=8, epochs=3)
     steps = ids(Dataset(samples(42), train, whole_epochs=True))

@@ -29,7 +29,7 @@ class Plan:
     precision: str
     device: str
     gradient_checkpointing: bool | int | str  #: what layers compute again, found out where it was `auto`
-    batch_tokens: int  #: tokens of samples in the largest batch
+    batch_tokens: int  #: tokens that are computed in the largest batch
     rows: int  #: its shape: rows, and tokens a row
     length: int
     context_parallel_size: int  #: processes that share them; the memory is that of one
@@ -41,8 +41,8 @@ class Plan:
     checkpoints: int  #: most that are on the disk at once: those kept, and the one being written
     model_bytes: int  #: of what the run makes in the end
     steps: int | None
-    tokens: int | None
-    flops_per_token: float
+    tokens: int | None  #: of samples, as a run counts them
+    flops_per_token: float  #: that is computed: what several samples of a batch begin with is computed once
     flops_per_second: float  #: of matrix products on this machine
     seconds: float | None  #: at that rate, so a lower bound for the run on this machine
 
@@ -102,7 +102,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         tokens=work.tokens,
         flops_per_token=each,
         flops_per_second=speed,
-        seconds=work.tokens * each / speed if work.tokens else None,
+        seconds=work.computed * each / speed if work.computed else None,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ class Workload:
 
     batch: Batch  #: the largest
     steps: int | None  #: optimizer steps; None where only the data could tell
-    tokens: int | None
+    tokens: int | None  #: of its samples, as a run counts them
+    computed: int | None  #: of these, what several samples of a batch begin with counted once
     note: str  #: what this is based on
 
 
@@ -49,17 +49,27 @@ def workload(recipe: Recipe, objective: Objective[Any, Any], path: Path, train: 
 def of_examples(recipe: Recipe, objective: Objective[Any, Any], examples: Examples, train: Train) -> Workload:
     """Return the work of prepared samples."""
     source, note = steps_over(recipe, objective, examples, train)
-    largest, tokens, seen = None, 0, 0
-    for step in islice(source.steps(0), 1 if note else LOOK):
-        seen += 1
-        for batch in map(objective.collate, step.batches):
-            tokens += batch.size
+    looked_at = source.largest(1 if note else LOOK)
+    largest, tokens, computed = None, 0, 0
+    for number in looked_at:
+        for samples in next(source.steps(number)).batches:
+            batch = objective.collate(samples)
+            tokens, computed = tokens + sum(len(sample.tokens) for sample in samples), computed + batch.size
             if largest is None or _extent(batch) > _extent(largest):
                 largest = batch
     assert largest is not None
-    some = f"the largest batch of the first {seen:,} steps"
-    whole = some if seen < source.total else "the largest batch of the run"
-    return Workload(largest, source.total, round(tokens / seen * source.total), note or whole)
+    if whole := len(looked_at) == source.total:
+        total = tokens
+    else:
+        total = source.tokens or round(tokens / len(looked_at) * source.total)
+    some = f"the largest batch of the {len(looked_at):,} steps with the most tokens"
+    return Workload(
+        largest,
+        source.total,
+        total,
+        round(computed / tokens * total),
+        note or ("the largest batch of the run" if whole else some),
+    )
 
 
 def steps_over(recipe: Recipe, objective: Objective[Any, Any], examples: Examples, train: Train) -> tuple[Source, str]:
@@ -109,6 +119,5 @@ def _assumed(recipe: Recipe, objective: Objective[Any, Any], train: Train, why: 
     found = full_batch(recipe, objective, train, length)
     assert found.tokens is not None
     tokens = train.max_steps * found.tokens if train.max_steps else None
-    return Workload(
-        found.batch, train.max_steps, tokens, f"without data ({why}): samples of {length:,} tokens, all trained"
-    )
+    note = f"without data ({why}): samples of {length:,} tokens, all trained"
+    return Workload(found.batch, train.max_steps, tokens, tokens, note)

@@ -24,9 +24,8 @@ from gym_torch.packing import PACKED, Ints, Layout
 
 E = TypeVar("E", bound=Example, default=Example)
 E_co = TypeVar("E_co", bound=Example, default=Example, covariant=True)
-
-
 MOST_STEPS = 10**8  #: of a run over samples that are there: where each step begins is in memory
+LOOKED_AT = 10**6  #: samples, the first of a run, among which its largest steps are looked for
 
 
 class Examples(Protocol[E_co]):
@@ -71,6 +70,10 @@ class Source(ABC):
     @abstractmethod
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` (counted from 0) on, as process `rank` of `world` sees them."""
+
+    def largest(self, count: int) -> Sequence[int]:
+        """Return the numbers of so many steps that are likely to hold the most tokens, ascending; by default the first."""
+        return range(min(count, self.total))
 
     def state_dict(self) -> dict[str, Any]:
         """Return, as plain data, what a checkpoint must hold to go on or to notice that it cannot."""
@@ -131,6 +134,13 @@ class Dataset(Source, Generic[E]):
                 world,
                 round(int(end) / len(self.examples), 6),
             )
+
+    def largest(self, count: int) -> Sequence[int]:
+        """Return the steps whose samples have the most tokens."""
+        bounds = self.bounds[: np.searchsorted(self.bounds, LOOKED_AT) + 1]
+        tokens = np.add.reduceat(self.lengths[self.samples(0, int(bounds[-1]))], bounds[:-1])
+        found: list[int] = np.sort(np.argsort(-tokens, kind="stable")[:count]).tolist()
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return what names the samples and their order."""
