@@ -30,6 +30,6 @@ class Writer(Protocol):
         """Take figures of a step, such as `train/loss` or `eval/loss`."""
         ...
 
-    def close(self) -> None:
-        """Send what is left."""
+    def close(self, finished: bool) -> None:
+        """Send what is left; unless it is `finished`, the run was interrupted or failed, and may go on."""
         ...

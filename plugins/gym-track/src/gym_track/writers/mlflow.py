@@ -28,11 +28,12 @@ def opened(config: MLflow, start: Start) -> Experiment:
         uri = f"sqlite:///{start.output / 'mlflow' / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri)
     if start.id:
+        client.update_run(start.id, status="RUNNING")
         return Experiment(client, start.id)
     known = client.get_experiment_by_name(config.experiment)
     place = known.experiment_id if known else client.create_experiment(config.experiment)
     id = client.create_run(place, run_name=start.name).info.run_id
-    settings = [Param(re.sub(r"\[(\d+)\]", r".\1", key), str(value)[:LONGEST]) for key, value in start.settings.items()]
+    settings = [Param(_named(key), str(value)[:LONGEST]) for key, value in start.settings.items()]
     for begin in range(0, len(settings), AT_ONCE):
         client.log_batch(id, params=settings[begin : begin + AT_ONCE])
     return Experiment(client, id)
@@ -50,8 +51,14 @@ class Experiment:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        self._client.log_batch(self.id, metrics=[Metric(name, value, now, step) for name, value in figures.items()])
+        metrics = [Metric(_named(name), value, now, step) for name, value in figures.items()]
+        self._client.log_batch(self.id, metrics=metrics)
 
-    def close(self) -> None:
-        """Mark the run as finished."""
-        self._client.set_terminated(self.id)
+    def close(self, finished: bool) -> None:
+        """Say how the run ended."""
+        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+
+
+def _named(key: str) -> str:
+    """Return a name of letters that MLflow takes: an error about one would end the tracking."""
+    return re.sub(r"[^\w\-. :/]", "_", re.sub(r"\[(\d+)\]", r".\1", key))

@@ -10,11 +10,11 @@ from gym_track.writer import Start
 
 
 def opened(config: SwanLab, start: Start) -> Experiment:
-    """Return an experiment of SwanLab, the one from before where it goes on in the cloud."""
+    """Return an experiment of SwanLab, the one from before where there is one."""
     import swanlab
 
     folder = config.folder or str(start.output / "swanlog")
-    again: dict[str, Any] = {"id": start.id, "resume": "allow"} if start.id and config.mode == "cloud" else {}
+    again: dict[str, Any] = {"id": start.id, "resume": "allow"} if start.id else {}
     made = swanlab.init(
         project=config.project,
         workspace=config.workspace,
@@ -32,12 +32,12 @@ class Experiment:
 
     def __init__(self, made: Any) -> None:
         """Log to an experiment."""
-        self._made, self.id = made, str(made.public.run_id)
+        self._made, self.id = made, str(getattr(made, "id", None) or made.public.run_id)  # the latter before 0.8
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Log figures of a step."""
         self._made.log(dict(figures), step=step)
 
-    def close(self) -> None:
+    def close(self, finished: bool) -> None:
         """Finish the experiment."""
         self._made.finish()

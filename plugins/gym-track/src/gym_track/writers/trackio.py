@@ -33,6 +33,6 @@ class Experiment:
         """Log figures of a step."""
         self._made.log(dict(figures), step=step)
 
-    def close(self) -> None:
+    def close(self, finished: bool) -> None:
         """Finish the run."""
         self._made.finish()

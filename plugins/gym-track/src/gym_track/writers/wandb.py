@@ -40,6 +40,6 @@ class Run:
         """Log figures of a step."""
         self._made.log(dict(figures), step=step)
 
-    def close(self) -> None:
-        """Finish the run."""
-        self._made.finish()
+    def close(self, finished: bool) -> None:
+        """Say how the run ended."""
+        self._made.finish(exit_code=0 if finished else 1)
