@@ -20,6 +20,7 @@ from gym_plan.auto import SMALLEST, largest
 from gym_plan.commands import plan
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan as plan_of
+from gym_plan.show import advice
 from gym_plan.skeleton import skeleton
 from gym_plan.synthetic_examples import lengths_of, planned
 from gym_plan.trace import Trace
@@ -136,7 +137,34 @@ def test_seventy_billion_parameters_need_only_their_configuration(
     assert made["memory"]["peak"] > made["memory"]["weights"] + made["memory"]["optimizer"]
     assert (made["steps"], made["tokens"]) == (10, 40_960)
     assert made["model_bytes"] == (2 * base if adapter == "full" else 4 * low_rank)
-    assert "predicted peak" in CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml")]).output
+    shown = CliRunner().invoke(plan, [str(tmp_path / "recipe.yaml")]).output
+    assert "predicted peak" in shown
+    assert shown.splitlines()[-1].startswith("what trains takes" if adapter == "full" else "weights take")
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "key", "value"), [(16, "adapter", "lora"), (4096, "train.gradient_checkpointing", True)]
+)
+def test_what_to_change_makes_it_smaller(tmp_path: Path, cutoff: int, key: str, value: Any) -> None:
+    recipe_of(tmp_path, QWEN)
+    data = {"sources": ["none.jsonl"], "cutoff": cutoff}
+    recipe = {"model": str(tmp_path), "data": data, "algorithm": "sft", "train": {"batch_size": 1, "precision": "fp32"}}
+    made, changed = (plan_of(load_recipe(recipe, more)) for more in ((), (f"{key}={json.dumps(value)}",)))
+    assert f"set {key}: {json.dumps(value)}".replace('"', "") in advice(made)
+    assert changed.memory.peak < 0.8 * made.memory.peak
+
+
+@pytest.mark.parametrize(("steps", "most"), [(9, 3), (2, 2)])
+def test_the_best_checkpoint_is_one_more_on_the_disk(bench: Bench, steps: int, most: int) -> None:
+    recipe = bench.recipe("sft", max_steps=steps, save_every=1, eval_every=3, keep_last=1)
+    recipe["data"] = {"sources": [recipe["data"]], "validation": 4}
+    usual, best = (plan_of(load_recipe(recipe, more)) for more in ((), ("train.keep_best=true",)))
+    assert (usual.checkpoints, best.checkpoints) == (2, most)
+
+
+def test_a_configuration_that_makes_no_model_is_said(tmp_path: Path) -> None:
+    with pytest.raises(GymError, match="the model cannot be built: RuntimeError"):
+        plan_of(recipe_of(tmp_path, QWEN | {"hidden_size": -4}))
 
 
 def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path) -> None:

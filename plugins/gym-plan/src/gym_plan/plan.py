@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-from gym_core import Recipe
+from gym_core import Recipe, Train
 from gym_plan.auto import check, largest, lightest
 from gym_plan.machine import memory_at_hand, room
 from gym_plan.memory import Memory, objective_of, predict
@@ -15,6 +15,7 @@ from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
 from gym_torch.kernels import precision_probe
+from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import stored_dtype
 from gym_torch.observer import steps_of
 
@@ -79,7 +80,6 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
     speed = rate(built.model.config.get_text_config().hidden_size, built.precision)
     each = found.flops / found.tokens
     final, exact = (sum(sizes) for sizes in zip(*map(_sizes, built.kept), strict=True))
-    saves = ceil(work.steps / steps_of(train.save_every, work.steps)) if work.steps else train.keep_last + 1
     return Plan(
         parameters=built.parameters,
         trainable=sum(prod(shape) for shape in built.trained),
@@ -96,7 +96,7 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         available=memory_at_hand(built.device),
         room=room(built.device),
         checkpoint_bytes=exact + found.memory.optimizer,
-        checkpoints=min(saves, train.keep_last + 1),
+        checkpoints=_checkpoints(train, work.steps),
         model_bytes=final,
         steps=work.steps,
         tokens=work.tokens,
@@ -104,6 +104,17 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         flops_per_second=speed,
         seconds=work.computed * each / speed if work.computed else None,
     )
+
+
+def _checkpoints(train: Train, steps: int | None) -> int:
+    """Return how many checkpoints are on the disk at most: those kept, the best among them, and the one being written."""
+    best = keeps_best(train)
+    most = train.keep_last + best + 1
+    if steps is None:
+        return most
+    every = [steps_of(each, steps) for each in (train.save_every, train.eval_every if best else None) if each]
+    written = {min(each * number, steps) for each in every for number in range(1, min(ceil(steps / each), most) + 1)}
+    return min(most, len(written))
 
 
 def _sizes(built: Skeleton) -> tuple[int, int]:

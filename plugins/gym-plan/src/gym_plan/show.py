@@ -40,6 +40,8 @@ def show(plan: Plan) -> None:
         table.add_row(name, value, remark, style="bold" if name == "predicted peak" else None)
     console.print(table)
     console.print(f"planned for {plan.based_on}", markup=False, soft_wrap=True)
+    if memory.peak > plan.room:
+        console.print(advice(plan), markup=False, soft_wrap=True)
 
 
 def size(count: float) -> str:
@@ -60,6 +62,17 @@ def _verdict(plan: Plan) -> str:
     if plan.memory.peak <= plan.room:
         return f"fits: this machine has {at_hand}"
     return f"does not fit: tensors may take {size(plan.room)} of the {at_hand} of this machine"
+
+
+def advice(plan: Plan) -> str:
+    """Return what to change in the recipe so that the largest part of the memory becomes smaller."""
+    memory = plan.memory
+    if memory.activations + memory.head > memory.weights + memory.gradients + memory.optimizer:
+        again = "" if plan.gradient_checkpointing else " train.gradient_checkpointing: true, or"
+        return f"activations take the most: set{again} train.batch_tokens: auto"
+    if memory.gradients + memory.optimizer > memory.weights / 4:
+        return "what trains takes the most: set adapter: lora, or optimizer: adamw_8bit"
+    return "weights take the most: set model.quantization: bnb_4bit, or take a smaller model"
 
 
 def _checkpoints(plan: Plan) -> str:

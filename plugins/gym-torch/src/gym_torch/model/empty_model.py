@@ -9,7 +9,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from gym_core import GymError
 from gym_data.location import locate
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.config import Transformers
@@ -33,7 +32,7 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     if precision == "auto":
         precision = _precision(config, path)
-    try:
+    with said(path, "built"):
         shape = AutoConfig.from_pretrained(path, local_files_only=True, **options)
         # The kernel of an accelerator is compiled, which fake tensors cannot be: fused attention keeps the same tensors.
         packs = config.attention == "auto" and device.type == "cpu"
@@ -51,9 +50,6 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         if layout is PACKED:
             model.set_attn_implementation(NAME)
         fp8_products.use(model, config.fp8)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise GymError(f"the model cannot be built: {reason}", where=str(path), key="model") from error
     return LoadedModel(model, path, config.path, precision, layout, quantization=config.quantization)
 
 

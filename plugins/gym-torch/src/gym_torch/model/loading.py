@@ -188,8 +188,8 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
 
 
 @contextmanager
-def said(path: Path) -> Iterator[None]:
-    """Say what transformers could not load; files that are damaged or of another kind can raise whatever there is."""
+def said(path: Path, what: str = "loaded") -> Iterator[None]:
+    """Say what transformers could not load, or build; files that are damaged or of another kind can raise whatever there is."""
     try:
         yield
     except GymError:
@@ -201,7 +201,7 @@ def said(path: Path) -> Iterator[None]:
             if isinstance(error, OSError | ValueError | ImportError | SafetensorError)
             else f"{type(error).__name__}: "
         )
-        raise GymError(f"the model cannot be loaded: {kind}{reason}", where=str(path), key="model") from error
+        raise GymError(f"the model cannot be {what}: {kind}{reason}", where=str(path), key="model") from error
 
 
 def read_weights(
