@@ -227,7 +227,7 @@ def test_what_follows_an_answer_is_what_every_template_writes_there(tokenizer: T
     for name in known():
         made = Tokenizer(tokenizer.path, LlamaFactory(format=name).build())
         end = made.turn_ends[0] if made.turn_ends else None
-        shown = NextTurn(made).tokens([told], -1 if end is None else end)
+        shown = NextTurn(made).tokens([told], made.eos_id or 0 if end is None else end)
         whole = made.chat([asked, answered, told], generation_prompt=True)[0].tolist()
         before, behind = whole[: -len(shown)], whole[-len(shown) :]
         assert behind == shown, name

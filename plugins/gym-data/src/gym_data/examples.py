@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ class Prompt(Example):
 
     messages: Sequence[Mapping[str, Any]]  #: what the tokens say
     row: Mapping[str, Any]  #: all columns of the row; `answer` is the answer it holds, unless it has such a column
+    tools: Sequence[Mapping[str, Any]] = ()  #: functions that it offers
+    values: Mapping[str, Any] = field(default_factory=dict)  #: what the chat template was handed besides
 
     @classmethod
     def longest(cls, id: str, length: int) -> Prompt:

@@ -150,9 +150,15 @@ class Tokenizer:
         """
         return self.encode_rendered([self._rendered(RenderRequest(messages, tools or (), prompt=generation_prompt))])[0]
 
-    def render(self, messages: Sequence[Message], generation_prompt: bool = False) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        generation_prompt: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the text that `chat` encodes. Raises ValueError where the template refuses the messages."""
-        return self._rendered(RenderRequest(messages, prompt=generation_prompt)).text
+        return self._rendered(RenderRequest(messages, tools, prompt=generation_prompt, values=values or {})).text
 
     def quoted(self, value: Any, role: str) -> Any:
         """Return what a role wrote, a text or plain data, with special tokens as text inside of what `encode_rendered` takes.

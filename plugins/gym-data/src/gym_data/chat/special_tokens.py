@@ -81,6 +81,17 @@ class SpecialTokenQuoter:
         return value
 
 
+def as_text(value: Any) -> Any:
+    """Return a text, or plain data, with U+FFFD in place of characters that are no text to a tokenizer."""
+    if isinstance(value, str):
+        return _NO_TEXT.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {as_text(key): as_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_text(item) for item in value]
+    return value
+
+
 def _either(tokens: Iterable[str]) -> str:
     """Return a pattern that matches any of these, the longest first."""
     escaped = [re.escape(token) for token in sorted(tokens, key=len, reverse=True)]

@@ -30,12 +30,12 @@ def refuse(
     """
     for index in wanted:
         calls = messages[index].get("tool_calls")
-        if calls and not any(_shown(call["function"]["name"], learnt) for call in calls):
+        if calls and not any(shows(call["function"]["name"], learnt) for call in calls):
             raise ValueError(f"the chat template leaves out the tool calls of message {index + 1} (assistant)")
-        if not calls and not _shown(_THINK.split(messages[index]["content"])[-1], learnt):
+        if not calls and not shows(_THINK.split(messages[index]["content"])[-1], learnt):
             raise ValueError(f"the chat template leaves out the text of message {index + 1} (assistant)")
     for number, message in enumerate(messages, 1):
-        if message["role"] in ("system", "user") and not _shown(message["content"], text):
+        if message["role"] in ("system", "user") and not shows(message["content"], text):
             raise ValueError(f"the chat template leaves out message {number} ({message['role']})")
     functions = [tool.get("function", tool) for tool in tools]
     functions += [call["function"] for message in messages for call in message.get("tool_calls", ())]
@@ -59,26 +59,26 @@ def lost(text: str, learnt: str, messages: Sequence[Message], wanted: Collection
 
 def _answer(message: Message, learnt: str) -> Iterator[str]:
     *thoughts, said = _THINK.split(message["content"] or "")
-    if not _shown(said, learnt):
+    if not shows(said, learnt):
         yield ANSWER
     thoughts += [message[key] for key in REASONING if message.get(key)]
-    if not all(_shown(thought, learnt) for thought in thoughts):
+    if not all(shows(thought, learnt) for thought in thoughts):
         yield THOUGHTS
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    if not all(_shown(part, learnt) for call in calls for part in _strings([call["name"], arguments(call)])):
+    if not all(shows(part, learnt) for call in calls for part in _strings([call["name"], arguments(call)])):
         yield CALLS
     yield from _further(message, learnt)
 
 
 def _context(message: Message, text: str) -> Iterator[str]:
-    if message["role"] == "tool" and not _shown(message["content"], text):
+    if message["role"] == "tool" and not shows(message["content"], text):
         yield RESULT
     yield from _further(message, text)
 
 
 def _further(message: Message, text: str) -> Iterator[str]:
     for key, value in message.items():
-        if key not in SILENT and not all(_shown(part, text) for part in _strings(value)):
+        if key not in SILENT and not all(shows(part, text) for part in _strings(value)):
             yield f"`{key}` of a message ({message['role']})"
 
 
@@ -88,7 +88,7 @@ def arguments(call: Mapping[str, Any]) -> Any:
     return json.loads(given) if isinstance(given, str) else given
 
 
-def _shown(part: str, text: str) -> bool:
+def shows(part: str, text: str) -> bool:
     """Whether a text shows a part of a message, blanks around it aside, as it is or as JSON writes it."""
     part = part.strip()
     return part in text or any(json.dumps(part, ensure_ascii=plain)[1:-1] in text for plain in (False, True))

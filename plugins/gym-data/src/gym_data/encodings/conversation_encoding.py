@@ -193,7 +193,7 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                 reader.tallies[record.source].dropped[TOO_LONG] += 1
                 continue
             assert isinstance(record.row, Prompt)
-            about = {"messages": prompt.messages, "row": record.row.row}
+            about = {"messages": prompt.messages, "row": record.row.row, "tools": prompt.tools, "values": prompt.values}
             yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 

@@ -145,7 +145,8 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
         before, _ = shared(len(prompt), len(answer), reader.config.cutoff)
         reader.tallies[record.source].truncated += before < len(prompt)
         assert isinstance(record.row, Prompt)
-        about = {"messages": list(record.row.conversation.messages), "row": record.row.row}
+        told = record.row.conversation
+        about = {"messages": list(told.messages), "row": record.row.row, "tools": told.tools or reader.tools}
         tokens, none = _arrays(prompt[:before], [False] * before)
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
