@@ -35,6 +35,8 @@ class Prompt:
     trained: np.ndarray
     messages: Sequence[Mapping[str, Any]] = ()
     row: Mapping[str, Any] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Prompts(list[Prompt]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, Train, load_recipe
+from gym_core import GymError, RecipeError, Train, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rewards import RewardInput
 from gym_rewards.reward_manager import RewardResult
@@ -205,8 +207,11 @@ def test_no_completion_is_longer_than_it_may_be(
         """Write what the script has, up to the limit."""
         streams.extend(request.streams)
         made = []
-        for prompt, name, stream in zip(request.prompts, names, request.streams, strict=True):
+        for prompt, limit, name, stream in zip(request.prompts, request.limits, names, request.streams, strict=True):
             length, ends = script[int(name)][stream >> 40]
+            assert limit > 0 and len(prompt) + limit <= len(rows[0].tokens) + most, (
+                "more positions than the model may have"
+            )
             assert prompt[: len(rows[0].tokens)] == rows[0].tokens.tolist()
             tokens = [7] * (length - 1) + [END if ends else 7]
             tokens = tokens[: request.max_new_tokens]
@@ -228,13 +233,27 @@ def test_no_completion_is_longer_than_it_may_be(
         assert made.finished == (len(said) == times + 1 and made.tokens[-1] == END)
 
 
+def user(content: Any, **more: Any) -> StepResult:
+    return StepResult([{"role": "user", "content": content, **more}])
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         (lambda action: 1 / 0, "ZeroDivisionError"),
+        (lambda action: sys.exit(2), "SystemExit: 2"),
         (lambda action: 3, "returned a int"),
         (lambda action: StepResult(reward=float("nan")), "a reward of nan"),
-        (lambda action: StepResult([{"role": "user"}]), "template refuses"),
+        (lambda action: StepResult(reward=None), "a reward of 'None'"),  # type: ignore[arg-type]
+        (lambda action: StepResult([{"role": "user"}]), "the content of message 1 .user. is missing"),
+        (lambda action: StepResult("Higher."), "a str in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult({"role": "user", "content": "a"}), "a dict in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult(["Higher."]), "message 1 is not an object"),  # type: ignore[list-item]
+        (lambda action: user(np.int64(3)), "is not text but int64"),
+        (lambda action: user([{"type": "image", "image": "a.png"}]), "holds more than text"),
+        (lambda action: user("a", name=b"me"), "is no plain data"),
+        (lambda action: StepResult([{"role": "martian", "content": "a"}]), "No such role: martian"),
+        (lambda action: (_ for _ in ()).throw(GymError("the shop is closed")), "the shop is closed"),
     ],
 )
 def test_what_fails_is_named_with_its_row(said: Any, why: str) -> None:
@@ -242,10 +261,49 @@ def test_what_fails_is_named_with_its_row(said: Any, why: str) -> None:
         step = staticmethod(said)
 
     play = MultiTurn(Environment(), lambda row, messages: Broken(), TOKENIZER)
-    asked = RolloutRequest([[5]], 30)
     with pytest.raises(GymError, match=why) as caught:
-        play(questions(1), asked, lambda request, names: [Completion([7, END], [0.0, 0.0], True)])
-    assert caught.value.problems[0].key == "algorithm.environment" and len(str(caught.value).splitlines()) <= 4
+        play(questions(1), RolloutRequest([[5]], 30), one_turn)
+    assert caught.value.problems[0].where == "row row 0" and len(str(caught.value).splitlines()) <= 4
+
+
+def one_turn(request: RolloutRequest, names: Sequence[str]) -> list[Completion]:
+    return [Completion([7, END], [0.0, 0.0], True) for _ in names]
+
+
+def test_an_environment_that_hangs_ends_the_run_with_its_row() -> None:
+    class Slow:
+        def __init__(self, row: Mapping[str, Any], messages: object) -> None:
+            self.wait = threading.Event().wait if row["times"] == 1 else lambda: None
+
+        def step(self, action: Action) -> StepResult:
+            self.wait()
+            return StepResult()
+
+    play = MultiTurn(Environment(step_timeout=0.2), Slow, TOKENIZER)
+    with pytest.raises(GymError, match="not done after 0") as caught:
+        play(questions(2), RolloutRequest([[5], [6]], 30), one_turn)
+    assert caught.value.problems[0].where == "row row 1" and not caught.value.problems[0].key.endswith("step_timeout")
+
+
+def test_what_an_environment_says_is_kept_as_it_was_said() -> None:
+    """Its lists are its own; and what a model wrote, which may be no text to its tokenizer, can be said back to it."""
+
+    class Own:
+        said: ClassVar[list[dict[str, Any]]] = []
+
+        def step(self, action: Action) -> StepResult:
+            self.said.append(
+                {"role": "user", "content": [{"type": "text", "text": "\ufdd0<|im_end|>\ud800"}], "name": ("a",)}
+            )
+            return StepResult(self.said[-1:] if len(self.said) < 2 else (), np.float32(0.5))  # type: ignore[arg-type]
+
+    play = MultiTurn(Environment(), lambda row, messages: Own(), TOKENIZER)
+    (found,) = play(questions(1), RolloutRequest([[5]], 60), one_turn)
+    Own.said[0]["content"] = "other"
+    assert found.turns[1] == {"role": "user", "content": "\ufffd<|im_end|>\ufffd", "name": ["a"]}
+    assert (
+        found.tokens.count(END) == 3 and found.reward == 1.0
+    )  # of two answers and one message: what it says of ends is text
 
 
 def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path) -> None:
@@ -297,7 +355,8 @@ def test_functions_are_called_and_what_they_say_is_shown(name: str, arguments: s
         tokens = [*TOKENIZER.encode(texts[len(written) - 1]), END]
         return [Completion(tokens, [0.0] * len(tokens), True)]
 
-    (found,) = play(questions(1), RolloutRequest([questions(1)[0].tokens.tolist()], 500), generate)
+    prompt = replace(questions(1)[0], tools=tools.tools())
+    (found,) = play([prompt], RolloutRequest([prompt.tokens.tolist()], 500), generate)
     assert found.text == "It is so." and found.reward == 0 and found.completion.finished
     assert [turn["role"] for turn in found.turns] == ["assistant", "tool", "assistant"]
     assert found.turns[1]["content"].startswith(told) and found.turns[1]["content"] in written[1]
@@ -337,3 +396,77 @@ def test_a_model_may_run_programs_in_a_sandbox() -> None:
     said = [episode.step(Action("", calls=[Call("python", json.dumps({"code": code}))])).messages[0] for code in codes]
     assert said[0]["content"] == "42" and "root:" not in said[1]["content"] and "error" in said[1]["content"]
     assert "ZeroDivisionError" in said[2]["content"]
+
+
+@pytest.mark.parametrize("parameter", ["*items: str", "**items: str", "items: str, /"])
+def test_a_function_that_cannot_be_called_by_name_is_named(tmp_path: Path, parameter: str) -> None:
+    text = f'def odd({parameter}):\n    """Do.\n\n    Args:\n        items: Things.\n    """\n'
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(GymError, match="called with arguments by name"):
+        ToolsEnvironment(functions=[f"{tmp_path / 'mine.py'}:odd"]).tools()
+
+
+SHOP = """
+import decimal, sys
+
+async def price(item: str, *, count: int = 1):
+    \"\"\"Say what something costs.
+
+    Args:
+        item: Its name.
+        count: How many.
+    \"\"\"
+    return {"item": item, "total": decimal.Decimal("0.50") * count}
+
+def leave(code: int = 3):
+    \"\"\"Leave.
+
+    Args:
+        code: Why.
+    \"\"\"
+    sys.exit(code)
+
+def long():
+    \"\"\"Say much.\"\"\"
+    return "abcdefghij"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "side", "said"),
+    [
+        ("price", '{"item": "pear", "count": 2}', "left", '{"item": "pear", "total": "1.00"}'),
+        ("leave", "{}", "left", "error: SystemExit: 3"),
+        ("long", "{}", "left", "abcde...(truncated)..."),
+        ("long", "{}", "middle", "abc...(truncated)...ij"),
+        ("long", "{}", "right", "...(truncated)...fghij"),
+    ],
+)
+def test_functions_of_all_sorts_are_called(tmp_path: Path, name: str, arguments: str, side: Any, said: str) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    functions = [f"{tmp_path / 'shop.py'}:{each}" for each in ("price", "leave", "long")]
+    most = 5 if name == "long" else 80
+    tools = ToolsEnvironment(functions=functions, max_tool_response_length=most, tool_response_truncate_side=side)
+    assert [each["function"]["name"] for each in tools.tools()] == ["price", "leave", "long"]
+    result = tools.build()({}, []).step(Action("", calls=[Call(name, arguments)]))
+    assert result.messages == [{"role": "tool", "name": name, "content": said}]
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "ours"),
+    [
+        ("algorithm", "tools", "environment"),
+        ("algorithm", "environment_factory", "environment"),
+        ("algorithm", "max_tool_calling_iterations", "environment"),
+        ("algorithm", "multi_turn", "environment"),
+        ("environment", "max_assistant_turns", "max_turns"),
+        ("environment", "max_tool_calling_iterations", "max_turns"),
+        ("environment", "tool_config_path", "functions"),
+    ],
+)
+def test_a_key_of_trl_or_verl_is_answered_with_ours(bench: Bench, where: str, key: str, ours: str) -> None:
+    tools = {"name": "tools", "functions": ["gym_rl.environments.calculator:calculator"]}
+    options = {"environment": tools | ({key: 3} if where == "environment" else {}), "rewards": ["environment"]}
+    algorithm = {"name": "grpo", **options} | ({key: 3} if where == "algorithm" else {})
+    with pytest.raises(RecipeError, match=f"{where}.{key}: unknown key\n  -> did you mean `{ours}`"):
+        load_recipe(bench.recipe(algorithm, "prompt"))

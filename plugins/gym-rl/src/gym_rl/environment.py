@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from gym_core.component import Component
 
@@ -69,7 +69,10 @@ class Environment(Component):
     """A row that an episode of its examples begins with; for documentation and tests."""
 
     max_turns: PositiveInt = 8
-    """Most turns of the model in one completion; one that the environment would go on with then counts as cut off."""
+    """Most turns of the model in one completion; one that the environment would go on with then counts as cut off
+    (`max_assistant_turns` in verl, `max_tool_calling_iterations` in TRL, which does not count the first)."""
+    step_timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds that it may take to begin an episode, or to answer one turn; the run stops where it takes longer."""
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""

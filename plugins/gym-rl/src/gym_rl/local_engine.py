@@ -42,9 +42,10 @@ class LocalEngine:
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
-        device = self.generator.model.device.type
+        device, options = self.generator.model.device.type, dict(vars(request))
+        options["max_new_tokens"] = options.pop("limits")
         with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
-            return self.generator.generate(**vars(request))
+            return self.generator.generate(**options)
 
     def close(self) -> None:
         """Do nothing."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """Completions that are asked for. Raises GymError unless there is a stream for each prompt."""
+    """Completions that are asked for. Raises GymError unless there is a stream and a limit for each prompt."""
 
     prompts: Sequence[Sequence[int]]  #: token ids, at least one each
     max_new_tokens: int
@@ -25,12 +25,18 @@ class RolloutRequest:
     streams: Sequence[int] = ()  #: for each prompt the number of its random numbers; by default its index
     top_k: int = 0  #: 0 is off
     min_p: float = 0.0  #: 0 is off
+    limits: Sequence[
+        int
+    ] = ()  #: for each prompt the most tokens to generate; by default, and at most, `max_new_tokens`
 
     def __post_init__(self) -> None:
-        """Number the prompts, where nobody did."""
-        object.__setattr__(self, "streams", self.streams if len(self.streams) else range(len(self.prompts)))
-        if len(self.streams) != len(self.prompts):
-            raise GymError(f"{len(self.streams)} streams for {len(self.prompts)} prompts", where="RolloutRequest")
+        """Number the prompts and limit their completions, where nobody did."""
+        count = len(self.prompts)
+        object.__setattr__(self, "streams", self.streams if len(self.streams) else range(count))
+        object.__setattr__(self, "limits", self.limits if len(self.limits) else [self.max_new_tokens] * count)
+        for what, given in (("streams", self.streams), ("limits", self.limits)):
+            if len(given) != count:
+                raise GymError(f"{len(given)} {what} for {count} prompts", where="RolloutRequest")
 
 
 @runtime_checkable

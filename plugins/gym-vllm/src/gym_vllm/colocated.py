@@ -66,7 +66,7 @@ class ColocatedEngine:
         """Return the completions. Raises GymError where vLLM answers what cannot be."""
         options = SamplingOptions(request, sorted(self.stop))
         self._wake()
-        params = [self._params(**options.params(stream)) for stream in request.streams]
+        params = [self._params(**options.params(*each)) for each in zip(request.streams, request.limits, strict=True)]
         found = self.llm.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in request.prompts], params, use_tqdm=False
         )
@@ -75,16 +75,16 @@ class ColocatedEngine:
             raise GymError(
                 f"vLLM gave {len(found)} answers to {len(request.prompts)} prompts", key="algorithm.rollouts"
             )
-        return [self._read(options, one.outputs[0]) for one in found]
+        return [self._read(options, one.outputs[0], limit) for one, limit in zip(found, request.limits, strict=True)]
 
     def close(self) -> None:
         """Let go of the engine."""
         self.llm = None
 
-    def _read(self, options: SamplingOptions, output: Any) -> Completion:
+    def _read(self, options: SamplingOptions, output: Any, limit: int) -> Completion:
         tokens = list(output.token_ids)
         log_probs = [place[token].logprob for place, token in zip(output.logprobs, tokens, strict=True)]
-        return options.completion(tokens, log_probs, self.vocabulary)
+        return options.completion(tokens, log_probs, limit, self.vocabulary)
 
     def _wake(self) -> None:
         """Make room first for weights, fill them in, and only then make room for keys and values."""
@@ -104,7 +104,7 @@ class ColocatedEngine:
     def _verify(self, merged: PreTrainedModel) -> None:
         """Raise GymError where vLLM computes with other weights than it was just given."""
         params = self._params(
-            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0), prompt_logprobs=0
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0, 1), prompt_logprobs=0
         )
         (said,) = self.llm.generate([{"prompt_token_ids": self.probe.tokens}], [params], use_tqdm=False)
         found = apart(self.probe.read(said.prompt_logprobs, int), self.probe.of(merged))

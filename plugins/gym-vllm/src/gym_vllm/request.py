@@ -21,13 +21,13 @@ class SamplingOptions:
     request: RolloutRequest
     stop: Sequence[int]  #: tokens that end an answer, and no others do
 
-    def params(self, stream: int) -> dict[str, Any]:
-        """Return the sampling parameters of one answer, by vLLM's names.
+    def params(self, stream: int, limit: int) -> dict[str, Any]:
+        """Return the sampling parameters of one answer of at most `limit` tokens, by vLLM's names.
 
         Each has a seed of its own: with one for all, answers would depend on how they are put into batches.
         """
         return {
-            "max_tokens": self.request.max_new_tokens,
+            "max_tokens": limit,
             "temperature": self.request.temperature,
             "top_p": self.request.top_p,
             "top_k": self.request.top_k,
@@ -42,8 +42,8 @@ class SamplingOptions:
             "skip_special_tokens": False,
         }
 
-    def completion(self, tokens: Sequence[int], log_probs: Sequence[float], vocabulary: int) -> Completion:
-        """Return an answer. Raises GymError when it can be none of this model."""
+    def completion(self, tokens: Sequence[int], log_probs: Sequence[float], limit: int, vocabulary: int) -> Completion:
+        """Return an answer of at most `limit` tokens. Raises GymError when it can be none of this model."""
         strange = [token for token in tokens if not 0 <= token < vocabulary]
         if strange:
             raise GymError(
@@ -58,9 +58,9 @@ class SamplingOptions:
                 fix="take a vLLM that knows stop_token_ids",
             )
         finished = bool(tokens) and tokens[-1] in self.stop
-        if not finished and len(tokens) < self.request.max_new_tokens:
+        if not finished and len(tokens) < limit:
             raise GymError(
-                f"vLLM ended an answer after {len(tokens)} of {self.request.max_new_tokens} tokens, and none that ends a turn",
+                f"vLLM ended an answer after {len(tokens)} of {limit} tokens, and none that ends a turn",
                 key="algorithm.rollouts",
                 fix="raise `max_model_len`, or the server's --max-model-len: prompt and answer must fit into it",
             )

@@ -83,9 +83,9 @@ class ServerEngine:
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions. Raises GymError when the server fails, or no longer has the weights that it was given."""
         options = SamplingOptions(request, sorted(self.stop))
-        pairs = zip(request.prompts, request.streams, strict=True)
+        each = zip(request.prompts, request.streams, request.limits, strict=True)
         with ThreadPoolExecutor(self.config.concurrency) as pool:
-            made = list(pool.map(lambda pair: self._answer(options, *pair), pairs))
+            made = list(pool.map(lambda one: self._answer(options, *one), each))
         self._verify()
         return made
 
@@ -94,13 +94,13 @@ class ServerEngine:
         self.server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _answer(self, options: SamplingOptions, prompt: Sequence[int], stream: int) -> Completion:
+    def _answer(self, options: SamplingOptions, prompt: Sequence[int], stream: int, limit: int) -> Completion:
         content = {
             "model": self.model,
             "prompt": list(prompt),
             "return_token_ids": True,
             "add_special_tokens": False,
-            **options.params(stream),
+            **options.params(stream, limit),
         }
         choices = self.client.post("/v1/completions", content, "choices")
         try:
@@ -118,7 +118,7 @@ class ServerEngine:
             )
         if list(read) != list(prompt):
             raise _refused("read other tokens than it was sent", "let it serve the model of the recipe")
-        return options.completion(tokens, log_probs, self.vocabulary)
+        return options.completion(tokens, log_probs, limit, self.vocabulary)
 
     def _send(self) -> str:
         """Write the weights as a checkpoint of the model, and return, as JSON, the name that the server then has for them and
@@ -165,7 +165,7 @@ class ServerEngine:
             "return_token_ids": True,
             "add_special_tokens": False,
             "prompt_logprobs": 0,
-            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0),
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0, 1),
         }
         return self.probe.read(
             self.client.post("/v1/completions", content, "choices", 0, "prompt_logprobs"), str, "logprob"

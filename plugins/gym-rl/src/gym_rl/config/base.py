@@ -55,7 +55,8 @@ class PolicyGradient(TorchAlgorithm):
     rollouts: Annotated[SerializeAsAny[RolloutEngineConfig], Slot("rollouts", default="local")] = LocalEngineConfig()
     """Rollout engine: generates the completions."""
     environment: Annotated[SerializeAsAny[Environment] | None, Slot("environments")] = None
-    """Environment: answers the model, turn after turn, before a completion is scored; by default a completion is one turn."""
+    """Environment: answers the model, turn after turn, before a completion is scored; by default a completion is one turn
+    (`tools`, `environment_factory`, `max_tool_calling_iterations` in TRL, `multi_turn`, `max_assistant_turns` in verl)."""
     reward_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Reward timeout: seconds that a reward may take for the completions of a round."""
     on_error: Literal["stop", "mask"] = "stop"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from gym_core.component import load_object
 from gym_core.errors import GymError
@@ -61,7 +61,13 @@ class ToolsEnvironment(Environment):
         Field(min_length=1, examples=[["gym_rl.environments.calculator:calculator"]]),
     ]
     """`package.module:function`, or `path/to/file.py:function`, with type hints and a docstring that describes each argument
-    (`Args:`); a relative path starts at the recipe, or, where that is no file, where the command runs."""
+    under `Args:` (`tools` in TRL, `tool_config_path` in verl); a relative path starts at the recipe, or, where that is no file,
+    where the command runs."""
+    max_tool_response_length: PositiveInt = 4000
+    """Most characters that the model is shown of what a function returns (`max_tool_response_length` in verl)."""
+    tool_response_truncate_side: Literal["left", "middle", "right"] = "left"
+    """Which part of a longer one it is shown: the beginning (`left`), both ends (`middle`) or the end (`right`), named as in
+    verl."""
 
     @field_validator("functions")
     @classmethod

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 from transformers.utils import get_json_schema
@@ -15,7 +18,14 @@ from gym_rl.environment import Action, Call, Message, StepResult
 from gym_rl.environments.config import FIX, ToolsEnvironment
 
 KEY = "algorithm.environment"
-LONGEST = 4000  #: characters that the model is shown of a result
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
+CUT = "...(truncated)..."
+#: By the side that is left, how many characters of a beginning and of an end are, of those that may be shown.
+PARTS: dict[str, Callable[[int], tuple[int, int]]] = {
+    "left": lambda most: (most, 0),
+    "middle": lambda most: (most - most // 2, most // 2),
+    "right": lambda most: (0, most),
+}
 
 
 class ToolEpisodes:
@@ -23,25 +33,30 @@ class ToolEpisodes:
 
     def __init__(self, config: ToolsEnvironment) -> None:
         """Import the functions. Raises GymError where one is not there."""
-        self.functions = _loaded(config.functions)
+        self.config, self.functions = config, _loaded(config.functions)
 
     def __call__(self, row: Mapping[str, Any], messages: Sequence[Message]) -> ToolEpisode:
         """Begin one."""
-        return ToolEpisode(self.functions)
+        return ToolEpisode(self.config, self.functions)
 
 
 class ToolEpisode:
     """One episode, which remembers nothing."""
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, config: ToolsEnvironment, functions: Mapping[str, Callable[..., Any]]) -> None:
         """Take what may be called, by name."""
-        self.functions = functions
+        self.config, self.functions = config, functions
 
     def step(self, action: Action) -> StepResult:
         """Call what the model wants called, one after the other; without a call the episode ends."""
-        return StepResult(
-            [{"role": "tool", "name": call.name, "content": self._result(call)[:LONGEST]} for call in action.calls]
-        )
+        return StepResult([self._message(call) for call in action.calls])
+
+    def _message(self, call: Call) -> Message:
+        most, text = self.config.max_tool_response_length, self._result(call)
+        if len(text) > most:
+            begin, end = PARTS[self.config.tool_response_truncate_side](most)
+            text = text[:begin] + CUT + text[len(text) - end :]
+        return {"role": "tool", "name": call.name, "content": text}
 
     def _result(self, call: Call) -> str:
         """Return what a function returns, or why it does not, as the model is shown it."""
@@ -52,15 +67,28 @@ class ToolEpisode:
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are no object")
             made = self.functions[call.name](**arguments)
-            return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
-        except Exception as error:  # of the model or of the function: the model is told
+            if inspect.isawaitable(made):
+                made = asyncio.run(_awaited(made))
+            return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str)
+        except (Exception, SystemExit) as error:  # of the model or of the function: the model is told
             return f"error: {type(error).__name__}: {error}"
+
+
+async def _awaited(made: Any) -> Any:
+    return await made
 
 
 def described(functions: Sequence[str]) -> list[dict[str, Any]]:
     """Return functions as OpenAI describes them. Raises GymError where a signature or docstring does not say enough."""
     found = []
     for name, function in _loaded(functions).items():
+        odd = [each for each in inspect.signature(function).parameters.values() if each.kind not in BY_NAME]
+        if odd:
+            raise GymError(
+                f"the tool `{name}` has a parameter `{odd[0]}`, and is called with arguments by name",
+                key=KEY,
+                fix="name each of its arguments",
+            )
         try:
             found.append(get_json_schema(function))
         except (DocstringParsingException, TypeHintParsingException) as error:

@@ -43,6 +43,16 @@ class Prompt(Example, Protocol):
         """All columns."""
         ...
 
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Functions that it offers."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What the chat template was handed besides."""
+        ...
+
 
 @dataclass(frozen=True)
 class RolloutGenerator:

@@ -94,6 +94,8 @@ class _Bare(NamedTuple):
     trained: npt.NDArray[np.bool_]
     messages: Sequence[Mapping[str, Any]] = ()
     row: Mapping[str, Any] = {}
+    tools: Sequence[Mapping[str, Any]] = ()
+    values: Mapping[str, Any] = {}
 
 
 class _Longest:

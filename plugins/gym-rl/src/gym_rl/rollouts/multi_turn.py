@@ -6,27 +6,27 @@ from the very tokens that were there; none is rendered or encoded again, so a to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gym_core import GymError
 from gym_data.chat.answer_format import answer_format_of
 from gym_data.chat.channel_parser import parser_of
-from gym_data.formats.parsing import tools_of
 from gym_data.next_turn import NextTurn
 from gym_data.tokenizer import Tokenizer
 from gym_rl.environment import Action, Call, Environment, Episode, Episodes, Message, StepResult
 from gym_rl.rollout_engine import RolloutRequest
+from gym_rl.rollouts.side_by_side import Item, Made, TookTooLongError, side_by_side
+from gym_rl.rollouts.step_result_check import checked
 from gym_rl.rollouts.trajectory import Trajectory
 from gym_torch.contract_checks import promised
 from gym_torch.generation.row import Completion
 
 TURN = 1 << 40  #: by which the streams of random numbers of two turns differ: more than there are completions
 KEY = "algorithm.environment"
-THREADS = 16  #: episodes that are stepped at once
+FIX = "return a `gym_rl.StepResult` with a list of messages, or none, and a number"
+THREADS = 16  #: episodes that are begun or stepped at once
 
 Generate = Callable[[RolloutRequest, Sequence[str]], list[Completion]]
 """From a request and the names of its rows to completions."""
@@ -50,16 +50,27 @@ class Asked(Protocol):
         """All columns."""
         ...
 
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Functions that it offers."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What the chat template was handed besides."""
+        ...
+
 
 @dataclass
 class _Player:
     """One episode under way."""
 
-    name: str
+    id: str  #: row of the prompt
     prompt: Sequence[int]
     stream: int
     episode: Episode
     tools: Sequence[Mapping[str, Any]]  #: on offer
+    values: Mapping[str, Any]  #: what the chat template is handed besides
     trajectory: Trajectory = field(default_factory=lambda: Trajectory(reward=0.0))
     pending: list[int] = field(default_factory=list)  #: what the next turn is shown
     going: bool = True
@@ -76,7 +87,6 @@ class MultiTurn:
         """Take what begins episodes. Raises DataError where the model has no chat template."""
         self.environment, self.episodes, self.tokenizer = environment, episodes, tokenizer
         self.next_turn, self.format = NextTurn(tokenizer), answer_format_of(tokenizer)
-        self.tools = environment.tools()
 
     def __call__(self, prompts: Sequence[Asked], asked: RolloutRequest, generate: Generate) -> list[Trajectory]:
         """Return a trajectory for each prompt of a request.
@@ -84,20 +94,33 @@ class MultiTurn:
         The request says how tokens are drawn, and how many may follow a prompt, those of the environment included. Raises
         GymError with the row where the environment fails.
         """
+        begun = self._each(self._begun, prompts)
         players = [
-            _Player(prompt.id, tokens, stream, self._begun(prompt), tools_of(prompt.row.get("tools")) or self.tools)
-            for prompt, tokens, stream in zip(prompts, asked.prompts, asked.streams, strict=True)
+            _Player(prompt.id, tokens, stream, episode, prompt.tools, prompt.values)
+            for prompt, tokens, stream, episode in zip(prompts, asked.prompts, asked.streams, begun, strict=True)
         ]
         for turn in range(self.environment.max_turns):
             going = [one for one in players if one.going]
             if not going:
                 break
             self._write(going, asked, turn, generate)
-            with ThreadPoolExecutor(THREADS) as threads:
-                results = list(threads.map(self._step, going))
+            results = self._each(self._step, going)
             for one, result in zip(going, results, strict=True):
                 self._take(one, result, asked.max_new_tokens, turn + 1 == self.environment.max_turns)
         return [one.trajectory for one in players]
+
+    def _each(self, call: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+        """Return what the environment makes of each. Raises GymError with the row of one that takes too long."""
+        timeout = self.environment.step_timeout
+        try:
+            return side_by_side(call, items, THREADS, timeout)
+        except TookTooLongError as late:
+            raise GymError(
+                f"the environment was not done after {timeout:g} seconds",
+                where=f"row {getattr(items[late.place], 'id', '')}",
+                key=KEY,
+                fix="have it give up earlier, or set `step_timeout` to more",
+            ) from None
 
     def _begun(self, prompt: Asked) -> Episode:
         episode: Episode = self._failing(prompt.id, self.episodes, prompt.row, prompt.messages)
@@ -111,12 +134,13 @@ class MultiTurn:
             prompts=[[*one.prompt, *one.trajectory.tokens, *one.pending] for one in going],
             streams=[one.stream + turn * TURN for one in going],
             max_new_tokens=max(room),
+            limits=room,
         )
-        for one, made, left in zip(going, generate(request, [one.name for one in going]), room, strict=True):
+        for one, made, left in zip(going, generate(request, [one.id for one in going]), room, strict=True):
             trajectory, own = one.trajectory, one.trajectory.completion
             if one.pending:
                 trajectory.observations[len(own.tokens)], one.pending = one.pending, []
-            tokens = made.tokens[:left]  # a shorter limit for some is the beginning of what a longer one gives
+            tokens = made.tokens[:left]  # engines that know one limit alone give more to some
             own.tokens += tokens
             own.log_probs += made.log_probs[:left]
             own.finished = made.finished and len(made.tokens) <= left
@@ -124,11 +148,11 @@ class MultiTurn:
             trajectory.turns.append({"role": "assistant", "content": trajectory.text})
 
     def _step(self, one: _Player) -> StepResult:
-        result = self._failing(one.name, one.episode.step, self._action(one))
-        found = promised(result, StepResult, self.environment, KEY)
-        if not math.isfinite(found.reward):
-            raise GymError(f"the environment gave a reward of {found.reward}", where=f"row {one.name}", key=KEY)
-        return found
+        result = self._failing(one.id, one.episode.step, self._action(one))
+        try:
+            return checked(self._failing(one.id, promised, result, StepResult, self.environment, KEY))
+        except ValueError as error:
+            raise GymError(f"the environment gave {error}", where=f"row {one.id}", key=KEY, fix=FIX) from None
 
     def _action(self, one: _Player) -> Action:
         """Return what the last turn says, as the chat template has answers written."""
@@ -143,19 +167,19 @@ class MultiTurn:
         if not result.messages or not trajectory.completion.finished:
             one.going = False
             return
-        one.pending = self.next_turn.tokens([dict(each) for each in result.messages], trajectory.completion.tokens[-1])
+        after = result.messages, trajectory.completion.tokens[-1], one.tools, one.values
+        one.pending = self._failing(one.id, self.next_turn.tokens, *after)
         if last or one.room(most) <= 0:
             one.going, trajectory.completion.finished = False, False
         else:
             trajectory.turns += result.messages
 
-    def _failing(self, name: str, call: Callable[..., Any], *given: Any) -> Any:
-        """Return what foreign code returns. Raises GymError with the row where it fails."""
+    def _failing(self, row: str, call: Callable[..., Any], *given: Any) -> Any:
+        """Return what foreign code returns. Raises GymError with the row where it fails, or wants the process to end."""
         try:
             return call(*given)
-        except GymError:
-            raise
-        except Exception as error:
-            raise GymError(
-                f"the environment failed: {type(error).__name__}: {error}", where=f"row {name}", key=KEY
-            ) from error
+        except GymError as error:
+            raise type(error)([replace(each, where=each.where or f"row {row}") for each in error.problems]) from error
+        except (Exception, SystemExit) as error:
+            why = f"the environment failed: {type(error).__name__}: {error}"
+            raise GymError(why, where=f"row {row}", key=KEY) from error

@@ -1,0 +1,40 @@
+"""What an environment returned is messages and a reward, and plain data: all of it is shown, judged, sent and kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gym_data.chat.special_tokens import as_text
+from gym_data.formats.parsing import text_of
+from gym_rl.environment import Message, StepResult
+
+
+def checked(result: StepResult) -> StepResult:
+    """Return it as plain data of its own, which stays as it is whatever the environment does with it later.
+
+    Characters that are no text to a tokenizer are replaced. Raises ValueError for what is no message, or no reward.
+    """
+    try:
+        reward = float(result.reward)
+    except (TypeError, ValueError):
+        raise ValueError(f"a reward of {str(result.reward)[:60]!r}, which is no number") from None
+    if not math.isfinite(reward):
+        raise ValueError(f"a reward of {reward}")
+    messages: Any = result.messages
+    if isinstance(messages, str | Mapping):
+        raise ValueError(f"a {type(messages).__name__} in place of a list of messages")
+    return StepResult([_message(each, f"message {number}") for number, each in enumerate(messages, 1)], reward)
+
+
+def _message(given: Any, what: str) -> Message:
+    if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
+        raise ValueError(f"{what} is not an object with a `role` and a `content`: {str(given)[:60]!r}")
+    content = str(text_of(as_text(given.get("content")), f"the content of {what} ({given['role']})"))
+    try:
+        further = json.loads(json.dumps({key: value for key, value in given.items() if key not in ("role", "content")}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} ({given['role']}) is no plain data: {error}") from None
+    return {"role": str(given["role"]), "content": content, **as_text(further)}
