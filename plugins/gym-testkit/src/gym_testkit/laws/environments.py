@@ -9,6 +9,7 @@ from typing import cast
 from gym_data.next_turn import NextTurn
 from gym_data.tokenizer import Tokenizer
 from gym_rl.environment import Action, Environment, Episode, Episodes, StepResult
+from gym_rl.rollouts.step_result_check import checked
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
@@ -42,7 +43,7 @@ def speaks(brought: Brought, bench: Bench) -> None:
         assert isinstance(result, StepResult), f"`step` returned a {type(result).__name__}"
         assert math.isfinite(result.reward), f"a reward of {result.reward}"
         if result.messages:
-            assert next_turn.tokens([dict(each) for each in result.messages], last=0), "its messages are no tokens"
+            assert next_turn.tokens(checked(result).messages, last=0), "its messages are no tokens"
 
 
 @laws("an episode follows from its row and what is written")
