@@ -61,8 +61,9 @@ class ToolsEnvironment(Environment):
         Field(min_length=1, examples=[["gym_rl.environments.calculator:calculator"]]),
     ]
     """`package.module:function`, or `path/to/file.py:function`, with type hints and a docstring that describes each argument
-    under `Args:` (`tools` in TRL, `tool_config_path` in verl); a relative path starts at the recipe, or, where that is no file,
-    where the command runs."""
+    under `Args:` (`tools`, `environment_factory` in TRL, `tool_config_path` in verl). Of a class each completion has an object of
+    its own, `Class()`, whose public methods are the tools: `reset(**row)` begins, and `reward` at the end is what it gives. A
+    relative path starts at the recipe, or, where that is no file, where the command runs."""
     max_tool_response_length: PositiveInt = 4000
     """Most characters that the model is shown of what a function returns (`max_tool_response_length` in verl)."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "left"
@@ -85,7 +86,9 @@ class ToolsEnvironment(Environment):
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return what their signatures and docstrings say. Raises GymError where that is not enough."""
-        described: Callable[..., Sequence[Mapping[str, Any]]] = load_object("gym_rl.environments.tools:described")
+        described: Callable[..., Sequence[Mapping[str, Any]]] = load_object(
+            "gym_rl.environments.tool_functions:described"
+        )
         return described(self.functions)
 
 

@@ -6,19 +6,12 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter
 from typing import Any
 
-from transformers.utils import get_json_schema
-from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
-
-from gym_core.errors import GymError
-from gym_rewards.builtin.python_function import load_function
 from gym_rl.environment import Action, Call, Message, StepResult
-from gym_rl.environments.config import FIX, ToolsEnvironment
+from gym_rl.environments.config import ToolsEnvironment
+from gym_rl.environments.tool_functions import Functions, ToolFunctions
 
-KEY = "algorithm.environment"
-BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
 CUT = "...(truncated)..."
 #: By the side that is left, how many characters of a beginning and of an end are, of those that may be shown.
 PARTS: dict[str, Callable[[int], tuple[int, int]]] = {
@@ -29,27 +22,30 @@ PARTS: dict[str, Callable[[int], tuple[int, int]]] = {
 
 
 class ToolEpisodes:
-    """Begins episodes, all with the same functions."""
+    """Begins episodes, each with objects of its own of the classes among the tools."""
 
     def __init__(self, config: ToolsEnvironment) -> None:
         """Import the functions. Raises GymError where one is not there."""
-        self.config, self.functions = config, _loaded(config.functions)
+        self.config, self.tools = config, ToolFunctions(config.functions)
 
     def __call__(self, row: Mapping[str, Any], messages: Sequence[Message]) -> ToolEpisode:
         """Begin one."""
-        return ToolEpisode(self.config, self.functions)
+        return ToolEpisode(self.config, *self.tools.begun(row))
 
 
 class ToolEpisode:
-    """One episode, which remembers nothing."""
+    """One episode, which remembers nothing but what objects of the user do."""
 
-    def __init__(self, config: ToolsEnvironment, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """Take what may be called, by name."""
-        self.config, self.functions = config, functions
+    def __init__(self, config: ToolsEnvironment, functions: Functions, objects: Sequence[Any]) -> None:
+        """Take what may be called, by name, and what may have a `reward`."""
+        self.config, self.functions, self.objects = config, functions, objects
+        self.given = 0.0  #: of the reward so far
 
     def step(self, action: Action) -> StepResult:
         """Call what the model wants called, one after the other; without a call the episode ends."""
-        return StepResult([self._message(call) for call in action.calls])
+        messages = [self._message(call) for call in action.calls]
+        before, self.given = self.given, sum(float(getattr(each, "reward", 0.0)) for each in self.objects)
+        return StepResult(messages, self.given - before)
 
     def _message(self, call: Call) -> Message:
         most, text = self.config.max_tool_response_length, self._result(call)
@@ -76,36 +72,3 @@ class ToolEpisode:
 
 async def _awaited(made: Any) -> Any:
     return await made
-
-
-def described(functions: Sequence[str]) -> list[dict[str, Any]]:
-    """Return functions as OpenAI describes them. Raises GymError where a signature or docstring does not say enough."""
-    found = []
-    for name, function in _loaded(functions).items():
-        odd = [each for each in inspect.signature(function).parameters.values() if each.kind not in BY_NAME]
-        if odd:
-            raise GymError(
-                f"the tool `{name}` has a parameter `{odd[0]}`, and is called with arguments by name",
-                key=KEY,
-                fix="name each of its arguments",
-            )
-        try:
-            found.append(get_json_schema(function))
-        except (DocstringParsingException, TypeHintParsingException) as error:
-            raise GymError(
-                f"the tool `{name}` cannot be described: {error}",
-                key=KEY,
-                fix="give it type hints, and a docstring with a line for each argument under `Args:`",
-            ) from None
-    return found
-
-
-def _loaded(functions: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
-    for reference in functions:
-        function = load_function(reference, KEY, FIX)
-        name = str(getattr(function, "__name__", reference))
-        if name in found:
-            raise GymError(f"two tools are called `{name}`", key=KEY, fix="rename one of them")
-        found[name] = function
-    return found

@@ -1,0 +1,107 @@
+"""What an environment may give, and what becomes of one that fails, hangs or says what is no message."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from gym_turns_bench import END, TOKENIZER, questions
+
+from gym_core import GymError
+from gym_rl import Action, Environment, StepResult
+from gym_rl.environments.config import PythonEnvironment
+from gym_rl.rollout_engine import RolloutRequest
+from gym_rl.rollouts.multi_turn import MultiTurn
+from gym_torch.generation.row import Completion
+
+
+def user(content: Any, **more: Any) -> StepResult:
+    return StepResult([{"role": "user", "content": content, **more}])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (lambda action: 1 / 0, "ZeroDivisionError"),
+        (lambda action: sys.exit(2), "SystemExit: 2"),
+        (lambda action: 3, "returned a int"),
+        (lambda action: StepResult(reward=float("nan")), "a reward of nan"),
+        (lambda action: StepResult(reward=None), "a reward of 'None'"),  # type: ignore[arg-type]
+        (lambda action: StepResult([{"role": "user"}]), "the content of message 1 .user. is missing"),
+        (lambda action: StepResult("Higher."), "a str in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult({"role": "user", "content": "a"}), "a dict in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult(["Higher."]), "message 1 is not an object"),  # type: ignore[list-item]
+        (lambda action: user(np.int64(3)), "is not text but int64"),
+        (lambda action: user([{"type": "image", "image": "a.png"}]), "holds more than text"),
+        (lambda action: user("a", name=b"me"), "is no plain data"),
+        (lambda action: StepResult([{"role": "martian", "content": "a"}]), "No such role: martian"),
+        (lambda action: (_ for _ in ()).throw(GymError("the shop is closed")), "the shop is closed"),
+    ],
+)
+def test_what_fails_is_named_with_its_row(said: Any, why: str) -> None:
+    class Broken:
+        step = staticmethod(said)
+
+    play = MultiTurn(Environment(), lambda row, messages: Broken(), TOKENIZER)
+    with pytest.raises(GymError, match=why) as caught:
+        play(questions(1), RolloutRequest([[5]], 30), one_turn)
+    assert caught.value.problems[0].where == "row row 0" and len(str(caught.value).splitlines()) <= 4
+
+
+def one_turn(request: RolloutRequest, names: Sequence[str]) -> list[Completion]:
+    return [Completion([7, END], [0.0, 0.0], True) for _ in names]
+
+
+def test_an_environment_that_hangs_ends_the_run_with_its_row() -> None:
+    class Slow:
+        def __init__(self, row: Mapping[str, Any], messages: object) -> None:
+            self.wait = threading.Event().wait if row["times"] == 1 else lambda: None
+
+        def step(self, action: Action) -> StepResult:
+            self.wait()
+            return StepResult()
+
+    play = MultiTurn(Environment(step_timeout=0.2), Slow, TOKENIZER)
+    with pytest.raises(GymError, match="not done after 0") as caught:
+        play(questions(2), RolloutRequest([[5], [6]], 30), one_turn)
+    assert caught.value.problems[0].where == "row row 1" and not caught.value.problems[0].key.endswith("step_timeout")
+
+
+def test_what_an_environment_says_is_kept_as_it_was_said() -> None:
+    """Its lists are its own; and what a model wrote, which may be no text to its tokenizer, can be said back to it."""
+
+    class Own:
+        said: ClassVar[list[dict[str, Any]]] = []
+
+        def step(self, action: Action) -> StepResult:
+            self.said.append(
+                {"role": "user", "content": [{"type": "text", "text": "\ufdd0<|im_end|>\ud800"}], "name": ("a",)}
+            )
+            return StepResult(self.said[-1:] if len(self.said) < 2 else (), np.float32(0.5))  # type: ignore[arg-type]
+
+    play = MultiTurn(Environment(), lambda row, messages: Own(), TOKENIZER)
+    (found,) = play(questions(1), RolloutRequest([[5]], 60), one_turn)
+    Own.said[0]["content"] = "other"
+    assert found.turns[1] == {"role": "user", "content": "\ufffd<|im_end|>\ufffd", "name": ["a"]}
+    assert (
+        found.tokens.count(END) == 3 and found.reward == 1.0
+    )  # of two answers and one message: what it says of ends is text
+
+
+def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Echo:\n"
+        "    def __init__(self, row, messages, often=1):\n"
+        "        self.left = often\n"
+        "    def step(self, action):\n"
+        "        self.left -= 1\n"
+        "        return action.text + '?' if self.left >= 0 else None\n"
+    )
+    episode = PythonEnvironment(environment=f"{tmp_path / 'mine.py'}:Echo", options={"often": 2}).build()({}, [])
+    said = [episode.step(Action(text)).messages for text in "abc"]
+    assert said == [[{"role": "user", "content": "a?"}], [{"role": "user", "content": "b?"}], []]
