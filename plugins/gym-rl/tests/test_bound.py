@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from gym_rl_bench import algorithm, prompts, rounds
+from gym_rl_bench import Prompt, Prompts, algorithm, prompts, rounds
 
 from gym_core import RecipeError, Train, load_recipe
 from gym_plan.commands import plan
@@ -19,6 +20,7 @@ from gym_rl.rollouts.largest_rollouts import LargestRollouts
 from gym_rl.unclipped_objective import Reinforce
 from gym_testkit.bench import Bench
 from gym_torch.packing import PACKED
+from gym_torch.shared_prefixes import SHARED
 
 
 def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
@@ -31,6 +33,31 @@ def test_no_step_of_a_run_is_larger_than_the_bound(model_path: Path) -> None:
     assert most == longest + 4 * 6
     assert all(objective.collate(batch).size <= most for step in real.steps(0) for batch in step.batches)
     assert len(list(bound.steps(1))) == bound.total - 1
+
+
+def test_the_bound_does_not_count_on_prompts_that_begin_alike() -> None:
+    """The longest may, and stand once where they do; a step of others does not."""
+    longest, others = alike(2, 40), unlike(4, 39)
+    config, train = algorithm(), Train(batch_size=8, accumulate=1)
+    objective = Reinforce(config, SHARED)
+
+    def most(found: Prompts) -> int:
+        return max(
+            objective.collate(batch).size
+            for batch in next(LargestRollouts(config, found, train, SHARED).steps(0)).batches
+        )
+
+    assert most(Prompts([*longest, *others])) >= most(others) > 2 * 39
+
+
+def alike(count: int, length: int) -> Prompts:
+    tokens = [np.array([*range(5, length + 4), 50 + number], np.int32) for number in range(count)]
+    return Prompts(Prompt(f"alike {number}", each, np.zeros(length, bool)) for number, each in enumerate(tokens))
+
+
+def unlike(count: int, length: int) -> Prompts:
+    tokens = [np.arange(5 + number, 5 + number + length, dtype=np.int32) for number in range(count)]
+    return Prompts(Prompt(f"unlike {number}", each, np.zeros(length, bool)) for number, each in enumerate(tokens))
 
 
 def test_a_step_that_cannot_be_cut_into_groups_is_refused() -> None:

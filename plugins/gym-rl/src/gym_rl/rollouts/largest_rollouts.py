@@ -117,4 +117,5 @@ class _Longest:
     def __getitem__(self, index: int, /) -> Prompt:
         """Return one."""
         found = self.prompts[int(self.places[index])]
-        return _Bare(found.id, found.tokens, found.trained)
+        # Others of a step may begin unlike, and what several begin with alike would be counted once.
+        return _Bare(found.id, np.arange(index, index + len(found.tokens), dtype=np.int32), found.trained)
