@@ -20,9 +20,9 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 
 #: Keys that may differ when a run is resumed: none of them changes a number of a finished step.
 CHANGEABLE = {
-    "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite",
+    "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite", "algorithm.environment.step_timeout",
     "train.save_every", "train.keep_last", "train.keep_best", "train.load_best_model_at_end", "train.skip_steps",
-    "data.processes", "data.rebuild", "algorithm.max_cost", "algorithm.max_total_tokens",
+    "data.processes", "data.rebuild", "algorithm.max_cost", "algorithm.max_total_tokens", "algorithm.reward_timeout",
 }  # fmt: skip
 #: Keys of the length of a run, which may be made longer.
 LENGTH = ("train.epochs", "train.max_steps")

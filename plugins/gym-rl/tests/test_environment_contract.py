@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from gym_turns_bench import END, TOKENIZER, questions
 
-from gym_core import GymError
+from gym_core import GymError, load_recipe
 from gym_rl import Action, Environment, StepResult
 from gym_rl.environments.config import PythonEnvironment
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.multi_turn import MultiTurn
+from gym_testkit.bench import Bench
 from gym_torch.generation.row import Completion
 
 
@@ -27,7 +28,7 @@ def user(content: Any, **more: Any) -> StepResult:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (lambda action: 1 / 0, "ZeroDivisionError"),
+        (lambda action: 1 / 0, r"failed at test_environment_contract\.py:\d+: ZeroDivisionError"),
         (lambda action: sys.exit(2), "SystemExit: 2"),
         (lambda action: 3, "returned a int"),
         (lambda action: StepResult(reward=float("nan")), "a reward of nan"),
@@ -70,6 +71,17 @@ def test_an_environment_that_hangs_ends_the_run_with_its_row() -> None:
     with pytest.raises(GymError, match="not done after 0") as caught:
         play(questions(2), RolloutRequest([[5], [6]], 30), one_turn)
     assert caught.value.problems[0].where == "row row 1" and not caught.value.problems[0].key.endswith("step_timeout")
+
+
+def test_a_run_whose_environment_was_too_slow_goes_on_with_more_time(bench: Bench) -> None:
+    """A time limit changes no number of a step that was finished."""
+
+    def known(**options: Any) -> str:
+        environment = {"name": "python", "environment": "gym_rl.environments.guess_number:GuessNumber", **options}
+        algorithm = {"name": "rloo", "environment": environment, "rewards": ["environment"]}
+        return load_recipe(bench.recipe(algorithm, "prompt")).fingerprint()
+
+    assert known() == known(step_timeout=1.0) != known(max_turns=2)
 
 
 def test_what_an_environment_says_is_kept_as_it_was_said() -> None:

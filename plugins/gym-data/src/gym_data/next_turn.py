@@ -33,7 +33,7 @@ class NextTurn:
 
     def tokens(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         last: int,
         tools: Sequence[Mapping[str, Any]] = (),
         values: Mapping[str, Any] | None = None,

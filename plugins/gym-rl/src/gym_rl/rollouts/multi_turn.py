@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Protocol
 
 from gym_core import GymError
@@ -181,5 +183,7 @@ class MultiTurn:
         except GymError as error:
             raise type(error)([replace(each, where=each.where or f"row {row}") for each in error.problems]) from error
         except (Exception, SystemExit) as error:
-            why = f"the environment failed: {type(error).__name__}: {error}"
+            *_, (frame, line) = walk_tb(error.__traceback__)
+            place = f"{Path(frame.f_code.co_filename).name}:{line}"
+            why = f"the environment failed at {place}: {type(error).__name__}: {error}"
             raise GymError(why, where=f"row {row}", key=KEY) from error
