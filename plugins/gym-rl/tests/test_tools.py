@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from gym_turns_bench import END, TOKENIZER, questions
 
-from gym_core import GymError, RecipeError, load_recipe
-from gym_rl import Action, PolicyGradient
+from gym_core import DataError, GymError, RecipeError, load_recipe
+from gym_data.tokenizer import Tokenizer
+from gym_rl import Action, Environment, PolicyGradient
 from gym_rl.environment import Call
 from gym_rl.environments.config import ToolsEnvironment
 from gym_rl.rollout_engine import RolloutRequest
@@ -193,3 +194,13 @@ def test_what_a_reset_says_is_not_lost_in_silence(tmp_path: Path) -> None:
     begin = ToolsEnvironment(functions=[f"{tmp_path / 'loud.py'}:Loud"]).build()
     with pytest.raises(GymError, match="which no prompt shows"):
         begin({"answer": "1"}, [])
+
+
+def test_tools_are_refused_where_no_call_of_them_could_be_read() -> None:
+    """A turn without a call is the answer: nothing would ever be called, in silence."""
+    bare = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    tools = ToolsEnvironment(functions=["gym_rl.environments.calculator:calculator"])
+    with pytest.raises(DataError, match="no tool calls") as caught:
+        MultiTurn(tools, tools.build(), Tokenizer(MODEL, bare))
+    assert caught.value.problems[0].key == "data.template"
+    assert MultiTurn(Environment(), tools.build(), Tokenizer(MODEL, bare))

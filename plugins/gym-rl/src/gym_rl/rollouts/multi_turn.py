@@ -12,7 +12,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, Protocol
 
-from gym_core import GymError
+from gym_core import DataError, GymError
 from gym_data.chat.answer_format import answer_format_of
 from gym_data.chat.channel_parser import parser_of
 from gym_data.next_turn import NextTurn
@@ -86,9 +86,19 @@ class MultiTurn:
     """Has an environment answer what an engine writes."""
 
     def __init__(self, environment: Environment, episodes: Episodes, tokenizer: Tokenizer) -> None:
-        """Take what begins episodes. Raises DataError where the model has no chat template."""
+        """Take what begins episodes.
+
+        Raises DataError where the model has no chat template, or one whose calls are not known, and there is something to call.
+        """
         self.environment, self.episodes, self.tokenizer = environment, episodes, tokenizer
         self.next_turn, self.format = NextTurn(tokenizer), answer_format_of(tokenizer)
+        if self.format.calls is None and environment.tools():
+            raise DataError(
+                "the chat template writes no tool calls, or in a form that is not known: none of the model would be read",
+                where=str(tokenizer.path),
+                key="data.template",
+                fix="use the model's own template, or `template: qwen`",
+            )
 
     def __call__(self, prompts: Sequence[Asked], asked: RolloutRequest, generate: Generate) -> list[Trajectory]:
         """Return a trajectory for each prompt of a request.
