@@ -54,6 +54,13 @@ def test_what_fails_is_named_with_its_row(said: Any, why: str) -> None:
     assert caught.value.problems[0].where == "row row 0" and len(str(caught.value).splitlines()) <= 4
 
 
+def test_an_episode_that_is_none_is_named_with_its_row() -> None:
+    play = MultiTurn(Environment(), lambda row, messages: None, TOKENIZER)  # type: ignore[arg-type, return-value]
+    with pytest.raises(GymError, match="has no attribute 'step'") as caught:
+        play(questions(1), RolloutRequest([[5]], 30), one_turn)
+    assert caught.value.problems[0].where == "row row 0"
+
+
 def one_turn(request: RolloutRequest, names: Sequence[str]) -> list[Completion]:
     return [Completion([7, END], [0.0, 0.0], True) for _ in names]
 
@@ -105,7 +112,8 @@ def test_what_an_environment_says_is_kept_as_it_was_said() -> None:
     )  # of two answers and one message: what it says of ends is text
 
 
-def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Echo", "Later"])
+def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine.py").write_text(
         "class Echo:\n"
         "    def __init__(self, row, messages, often=1):\n"
@@ -113,7 +121,10 @@ def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path) -> None:
         "    def step(self, action):\n"
         "        self.left -= 1\n"
         "        return action.text + '?' if self.left >= 0 else None\n"
+        "class Later(Echo):\n"
+        "    async def step(self, action):\n"
+        "        return Echo.step(self, action)\n"
     )
-    episode = PythonEnvironment(environment=f"{tmp_path / 'mine.py'}:Echo", options={"often": 2}).build()({}, [])
+    episode = PythonEnvironment(environment=f"{tmp_path / 'mine.py'}:{name}", options={"often": 2}).build()({}, [])
     said = [episode.step(Action(text)).messages for text in "abc"]
     assert said == [[{"role": "user", "content": "a?"}], [{"role": "user", "content": "b?"}], []]

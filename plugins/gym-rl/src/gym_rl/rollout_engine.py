@@ -53,7 +53,8 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
-        """Return a completion for each prompt, in order: at least one token each, the one that ended it included.
+        """Return a completion for each prompt, in order: at least one token each, the one that ended it included, and at most
+        its limit.
 
         A completion is a function of the weights, its prompt, the seed and its stream, whatever else is asked with it, as
         far as the engine can have it so. A log-probability is that of the distribution that is drawn from: at this

@@ -9,6 +9,7 @@ from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
 from gym_rl.environment import Action, Message, StepResult
 from gym_rl.environments.config import FIX, PythonEnvironment
+from gym_rl.environments.coroutines import settled
 
 
 class PythonEpisodes:
@@ -33,7 +34,7 @@ class PythonEpisode:
 
     def step(self, action: Action) -> StepResult:
         """Return what the class says. Raises GymError where that is nothing of what it may say."""
-        said = self.played.step(action)
+        said = settled(self.played.step(action))
         if isinstance(said, StepResult):
             return said
         if said is None or isinstance(said, str):

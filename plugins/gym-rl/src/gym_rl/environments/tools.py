@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gym_rl.environment import Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
+from gym_rl.environments.coroutines import settled
 from gym_rl.environments.tool_functions import Functions, ToolFunctions
 
 CUT = "...(truncated)..."
@@ -62,13 +61,7 @@ class ToolEpisode:
             arguments = json.loads(call.arguments)
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are no object")
-            made = self.functions[call.name](**arguments)
-            if inspect.isawaitable(made):
-                made = asyncio.run(_awaited(made))
+            made = settled(self.functions[call.name](**arguments))
             return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str)
         except (Exception, SystemExit) as error:  # of the model or of the function: the model is told
             return f"error: {type(error).__name__}: {error}"
-
-
-async def _awaited(made: Any) -> Any:
-    return await made

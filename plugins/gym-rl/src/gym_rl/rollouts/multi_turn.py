@@ -160,7 +160,8 @@ class MultiTurn:
             trajectory.turns.append({"role": "assistant", "content": trajectory.text})
 
     def _step(self, one: _Player) -> StepResult:
-        result = self._failing(one.id, one.episode.step, self._action(one))
+        action = self._action(one)
+        result = self._failing(one.id, lambda: one.episode.step(action))
         try:
             return checked(self._failing(one.id, promised, result, StepResult, self.environment, KEY))
         except ValueError as error:
