@@ -28,6 +28,7 @@ from gym_torch.quantization.weights import quantized_layers
 torch.set_num_threads(1)
 
 ASKED = [{"role": "user", "content": "Name a city."}]
+TURNS = [{"role": "assistant", "content": "Oslo"}, {"role": "user", "content": "Further south."}]
 ANSWERS = [
     RewardInput(text, messages=ASKED, id=text) for text in ("Rome", "", "Paris, and Lyon, and Lille.", "<|im_end|>")
 ]
@@ -82,6 +83,19 @@ def test_a_value_head_scores_the_token_that_ends_the_answer(valued: Path) -> Non
     found = Model(path=str(valued)).build()(ANSWERS)
     assert found[:3] == pytest.approx(wanted, abs=1e-5)
     assert len(set(found)) == 4
+
+
+def test_the_last_of_several_turns_is_scored_behind_the_others(valued: Path) -> None:
+    """As an answer to a prompt that holds them; what was never said so would be judged else."""
+    score = Model(path=str(valued)).build()
+    last = [*TURNS, {"role": "assistant", "content": "Rome"}]
+    asked = [
+        RewardInput("Rome", messages=ASKED, turns=last),
+        RewardInput("Rome", messages=[*ASKED, *TURNS]),
+        ANSWERS[0],
+    ]
+    (several, whole, alone) = score(asked)
+    assert several == pytest.approx(whole, abs=1e-5) and abs(several - alone) > 1e-3
 
 
 @torch.no_grad()

@@ -162,3 +162,12 @@ def test_a_judge_that_is_down_is_not_asked_for_each_answer_alone(server):
     )
     assert RewardManager({"judge": asked})(answers).totals == [None] * 3
     assert len(server.requests) == 3 * 2
+
+
+def test_it_is_asked_about_the_last_of_several_turns_behind_the_others(server):
+    asked, more = {"role": "user", "content": "A city?"}, {"role": "user", "content": "Further south."}
+    turns = [{"role": "assistant", "content": "Oslo"}, more, {"role": "assistant", "content": "Rome"}]
+    built = judge(server).build()
+    assert built.request(RewardInput("Rome", {}, [asked], turns=turns)) == built.request(
+        RewardInput("Rome", {}, [asked, *turns[:-1]])
+    )

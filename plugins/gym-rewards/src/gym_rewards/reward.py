@@ -29,6 +29,11 @@ class RewardInput:
     ] = ()  #: messages after the prompt, where an environment answered; `text` is the last turn
     environment_reward: float | None = None  #: what the environment gave for all turns; None where there was none
 
+    @property
+    def context(self) -> Sequence[Mapping[str, Any]]:
+        """All messages that `text` follows: the prompt, and the turns before the last one."""
+        return [*self.messages, *self.turns[:-1]]
+
 
 class Score(Protocol):
     """What a reward builds. It is called with `state`, `deadline` and `account` too, where its reward says so."""

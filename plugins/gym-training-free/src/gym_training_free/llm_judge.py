@@ -73,7 +73,7 @@ class LLMJudge:
 
     def request(self, answer: RewardInput) -> ChatRequest:
         """Return what the judge is asked about an answer."""
-        blocks = [block("TASK", shown(answer.messages)), block("ANSWER", answer.text)]
+        blocks = [block("TASK", shown(answer.context)), block("ANSWER", answer.text)]
         if known := final_answers(answer.row.get(self.config.answer)):
             blocks.append(block("REFERENCE ANSWER", "\n".join(known)))
         messages = self.prompts.asked("judge", blocks, rubric=self.config.rubric)

@@ -103,7 +103,7 @@ class ModelScore(_Scorer):
     def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
         """Return prompt and completion up to the token that is scored."""
         said = {"role": "assistant", "content": item.text}
-        tokens, own = self.tokenizer.chat([*map(dict, item.messages), said], self.tools(item))
+        tokens, own = self.tokenizer.chat([*map(dict, item.context), said], self.tools(item))
         if not self.to_the_end:
             tokens = tokens[: int(np.flatnonzero(own)[-1]) + 1]
         return tokens, [len(tokens) - 1]
@@ -125,7 +125,7 @@ class ProcessScore(_Scorer):
     def read(self, item: RewardInput) -> tuple[Tokens, list[int]]:
         """Return prompt and steps, and where each step ends."""
         steps = [step for step in item.text.split(self.separator) if step.strip()]
-        tokens, ends = self.tokenizer.steps([*map(dict, item.messages)], self.tools(item), steps, self.separator)
+        tokens, ends = self.tokenizer.steps([*map(dict, item.context)], self.tools(item), steps, self.separator)
         return tokens, ends.tolist()
 
 
