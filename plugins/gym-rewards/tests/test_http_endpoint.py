@@ -112,6 +112,18 @@ def test_a_date_in_a_row_goes_there_as_text(endpoint):
     assert endpoint.requests[0][2]["inputs"][0]["row"] == {"day": "2026-01-02"}
 
 
+def test_turns_go_there_where_there_were_some(endpoint):
+    turns = [
+        {"role": "assistant", "content": "a"},
+        {"role": "tool", "content": "4"},
+        {"role": "assistant", "content": "b"},
+    ]
+    Http(url=endpoint.url).build()([RewardInput("b", turns=turns, environment_reward=0.5), RewardInput("b")])
+    ((_, _, body),) = endpoint.requests
+    assert body["inputs"][0]["turns"] == turns and body["inputs"][0]["environment_reward"] == 0.5
+    assert not {"turns", "environment_reward"} & body["inputs"][1].keys()
+
+
 def test_no_answers_need_no_request(endpoint):
     assert reward(endpoint)([]) == [] and endpoint.requests == []
 

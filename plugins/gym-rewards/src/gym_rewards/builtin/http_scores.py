@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _LARGEST = 64 * 2**20  #: bytes of a reply
-_SENT = frozenset({"text", "messages", "row", "id", "tokens", "finished"})
+_SENT = ("text", "messages", "row", "id", "tokens", "finished")
+_SENT_OF_TURNS = (*_SENT, "turns", "environment_reward")  #: where an environment answered
 
 
 def _plain(value: Any) -> Any:
@@ -24,8 +25,15 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
+def _told(one: RewardInput) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in (_SENT_OF_TURNS if one.turns else _SENT)}
+
+
 class HttpScore:
-    """Sends completions in batches: `{"inputs": [{"text", "messages", "row", "id", "tokens", "finished"}, ...]}`."""
+    """Sends completions in batches: `{"inputs": [{"text", "messages", "row", "id", "tokens", "finished"}, ...]}`.
+
+    Those of several turns have `turns` and `environment_reward` too.
+    """
 
     def __init__(self, config: Http) -> None:
         """Raise GymError where the variable with the token is not set."""
@@ -38,8 +46,8 @@ class HttpScore:
         scores: list[float | None] = []
         for start in range(0, len(inputs), self.config.batch):
             batch = inputs[start : start + self.config.batch]
-            told = [{name: value for name, value in vars(one).items() if name in _SENT} for one in batch]
-            scores += self._scores(self._post(json.dumps({"inputs": told}, default=_plain)), len(batch))
+            body = json.dumps({"inputs": [_told(one) for one in batch]}, default=_plain)
+            scores += self._scores(self._post(body), len(batch))
         return scores
 
     def _post(self, body: str) -> bytes:
