@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -211,6 +212,14 @@ def test_expected_calls_in_every_form():
     for row in ({}, {"tool_calls": "talk"}, {"tool_calls": [3]}, {"tool_calls": [{"arguments": {}}]}):
         with pytest.raises(ValueError):
             scores(ToolCall(), block(TIME), row=row)
+
+
+def test_calls_of_all_turns_count():
+    said = [("assistant", f"Hm. {block(TIME)}"), ("tool", block(TIME)), ("assistant", "It is noon.")]
+    item = RewardInput(
+        "It is noon.", {"tool_calls": [TIME]}, turns=[{"role": role, "content": text} for role, text in said]
+    )
+    assert ToolCall().build()([item, replace(item, turns=())]) == [1, 0]
 
 
 def test_the_calls_of_the_tiny_model_are_understood():

@@ -34,6 +34,11 @@ class RewardInput:
         """All messages that `text` follows: the prompt, and the turns before the last one."""
         return [*self.messages, *self.turns[:-1]]
 
+    @property
+    def written(self) -> Sequence[str]:
+        """All that the model wrote, turn after turn."""
+        return [turn["content"] for turn in self.turns if turn["role"] == "assistant"] or [self.text]
+
 
 class Score(Protocol):
     """What a reward builds. It is called with `state`, `deadline` and `account` too, where its reward says so."""

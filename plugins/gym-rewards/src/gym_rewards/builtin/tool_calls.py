@@ -17,7 +17,7 @@ class ToolCall(Reward):
     """1 where the completion makes the tool calls of the row, in any order, with the same names and arguments; else 0.
 
     Calls are `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` blocks, as Hermes and Qwen write them, or a completion
-    that is nothing but such JSON.
+    that is nothing but such JSON; of several turns those of all count.
     """
 
     target: ClassVar[str] = "gym_rewards.builtin.tool_calls:ToolCallScore"
@@ -50,7 +50,7 @@ class ToolCallScore:
             column(item, self.config.calls)
         expected = calls(item.row[self.config.calls])
         try:
-            made = calls(item.text, wholly=False)
+            made = [call for text in item.written for call in calls(text, wholly=False)]
         except (ValueError, RecursionError):  # brackets in brackets are quickly written
             return 0.0
         if not expected or not made:
