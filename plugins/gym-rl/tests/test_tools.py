@@ -204,3 +204,14 @@ def test_tools_are_refused_where_no_call_of_them_could_be_read() -> None:
         MultiTurn(tools, tools.build(), Tokenizer(MODEL, bare))
     assert caught.value.problems[0].key == "data.template"
     assert MultiTurn(Environment(), tools.build(), Tokenizer(MODEL, bare))
+
+
+def test_a_model_may_run_programs_in_a_sandbox() -> None:
+    tools = ToolsEnvironment(functions=["gym_rl.environments.python_interpreter:python"])
+    (described,) = tools.tools()
+    assert described["function"]["parameters"]["required"] == ["code"]
+    episode = tools.build()({}, [])
+    codes = ["x = 6\nx * 7", "open('/etc/passwd').read()", "1 / 0"]
+    said = [episode.step(Action("", calls=[Call("python", json.dumps({"code": code}))])).messages[0] for code in codes]
+    assert said[0]["content"] == "42" and "root:" not in said[1]["content"] and "error" in said[1]["content"]
+    assert "ZeroDivisionError" in said[2]["content"]
