@@ -420,11 +420,11 @@ def test_rewards_that_fail_on_a_whole_batch_end_the_run_before_it_is_paid_for(tm
     """Such as where a column is misspelt: nothing could be learned. Once that is mended, the same answers are judged."""
 
     def broken(answer, row):
-        return exact(answer, {"answer": row["anwser"]})
+        return exact(answer, {"answer": row["answerr"]})
 
     with ScriptedServer(World()) as server:
         config = GRPOConfig(max_epochs=3, batch_size=4, held_out=0)
-        for reward, why in ((Exact(answer="anwser"), "column `anwser` is missing"), (broken, "KeyError: 'anwser'")):
+        for reward, why in ((Exact(answer="answerr"), "column `answerr` is missing"), (broken, "KeyError: 'answerr'")):
             server.requests.clear()
             with pytest.raises(GymError, match="no answer of a whole batch could be judged") as stopped:
                 trainer(server, config, tmp_path / why[:3]).train(rows(12), reward)
