@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.function import once_differentiable
 
 from gym_core import GymError
@@ -80,7 +80,7 @@ class Kernel:
         _, heads, tokens, dim = given[0].shape
         lse = torch.empty(heads, tokens)
         if isinstance(given[0], FakeTensor):  # that of a plan: it counts the work of the operator, which gives the same
-            return attention_operator.called(given, spans, scores), lse
+            return attention_operator.called(given, _with_data(spans, given[0]), scores), lse
         out = torch.empty(1, tokens, heads, dim, dtype=given[0].dtype).transpose(1, 2)
         self._run([*given, out], lse, spans, scores, gradient=False)
         return out, lse
@@ -90,7 +90,7 @@ class Kernel:
     ) -> Tensors:
         """Return the gradients of queries, keys and values from `d_out`, that of the output."""
         if isinstance(d_out, FakeTensor):
-            return attention_operator.pulled(d_out, given, spans, scores)
+            return attention_operator.pulled(d_out, given, _with_data(spans, d_out), scores)
         query, key, value = (torch.empty_like(part) for part in given)
         self._run([*given, out, d_out, query, key, value], lse, spans, scores, gradient=True)
         return query, key, value
@@ -164,6 +164,14 @@ def functions() -> Sequence[KernelFunctions]:
     """Return the kernel functions of the engine: for a CPU, where it compiles, and for an accelerator."""
     own = [_functions(found, dtype) for dtype in FLAGS if (found := kernel(dtype))]
     return (*own, block_attention.functions())
+
+
+def _with_data(spans: Spans, without: FakeTensor) -> Spans:
+    """Return segments that say where they lie, also where an adapter made them among tensors `without` data that allow others."""
+    if not without.fake_mode.allow_non_fake_inputs:
+        return spans
+    with unset_fake_temporarily():
+        return Spans(spans.lengths, spans.prefixes)
 
 
 @cache
