@@ -166,7 +166,8 @@ def case(options: dict[str, Any]) -> dict[str, int]:
         observer=Observers([]), save=lambda: None, signals=Signals(), progress=Progress(total=2),
     )  # fmt: skip
     for _ in range(2):
-        assert optimizer_step(job, Step([samples], 0.0), [1e-4] * len(optimizer.param_groups))
+        rates = [1e-4] * len(optimizer.param_groups)
+        assert optimizer_step(job, Step([samples], 0.0), rates, time.monotonic())
     return {
         "predicted": predicted.peak,
         "measured": meter.peak(),
