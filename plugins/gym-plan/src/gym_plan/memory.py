@@ -10,7 +10,7 @@ packing buffers of matrix products, CUDA contexts and workspaces, and what an al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
@@ -27,6 +27,7 @@ from gym_plan.repeated_layers import left_out
 from gym_plan.shared_rows import FirstOfGroup
 from gym_plan.skeleton import Skeleton
 from gym_plan.trace import Timeline, Trace
+from gym_torch.attention.fused_attention import CHOICES
 from gym_torch.batch import Batch
 from gym_torch.config import torch_algorithm
 from gym_torch.kinds import part
@@ -131,7 +132,9 @@ def _trace(built: Skeleton, objective: Objective[Any, Any], batch: Batch, passin
             if passing and weight.requires_grad
         ]
         trace.ignore(value for value in vars(batch).values() if isinstance(value, Tensor))
-        with trace, _marking(model.base_model, trace):
+        # A trial of attention at the sizes of a large model takes longer than all of its plan.
+        untried = CHOICES.untried() if CHOICES.always is None else nullcontext()
+        with untried, trace, _marking(model.base_model, trace):
             loss, metrics = objective.loss(policy, batch)
             (loss * 1.0).backward()  # type: ignore[no-untyped-call]
             policy.zero_grad()
