@@ -18,6 +18,8 @@ class Config(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True, allow_inf_nan=False
     )
+    changeable: ClassVar[frozenset[str]] = frozenset()
+    """Options that may differ when a run is resumed: none of them changes a number of a finished step."""
 
 
 class Component(Config):

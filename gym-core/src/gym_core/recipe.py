@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,14 +18,13 @@ from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
 
-#: Keys that may differ when a run is resumed: none of them changes a number of a finished step.
-CHANGEABLE = {
-    "output", "export", "callbacks", "distributed", "train.plot", "train.overwrite", "algorithm.environment.step_timeout",
-    "train.save_every", "train.keep_last", "train.keep_best", "train.load_best_model_at_end", "train.skip_steps",
-    "data.processes", "data.rebuild", "algorithm.max_cost", "algorithm.max_total_tokens", "algorithm.reward_timeout",
-}  # fmt: skip
+#: Sections that may differ when a run is resumed, as `gym_core.component.Config.changeable` options of the others may.
+CHANGEABLE = {"output", "export", "callbacks", "distributed"}
 #: Keys of the length of a run, which may be made longer.
 LENGTH = ("train.epochs", "train.max_steps")
+
+Names = Mapping[sections.Path, tuple[str, str]]  #: by the place of a component, the key of its name, and the name
+Chosen = Callable[[Config], Collection[str]]  #: options that are written
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,13 @@ class Recipe:
 
         A name is qualified by its distribution where the bare name means no or another component.
         """
-        return self._written({item.path: (item.selector, _told(item)) for item in self.resolved}, everything)
+        names = {item.path: (item.selector, _told(item)) for item in self.resolved}
+        return self._written(names, lambda part: part.model_fields.keys() if everything else part.model_fields_set)
 
     def settings(self) -> dict[str, Any]:
         """Return every value that can change a number of the run, by dotted key; names without their distribution."""
-        flat = _flatten(self._written({item.path: (item.selector, item.name) for item in self.resolved}, True))
-        return {
-            key: value
-            for key, value in flat.items()
-            if not any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in CHANGEABLE)
-        }
+        names = {item.path: (item.selector, item.name) for item in self.resolved}
+        return _flatten(self._written(names, lambda part: part.model_fields.keys() - part.changeable, CHANGEABLE))
 
     def used(self) -> list[tuple[str, str, str, str]]:
         """Return kind, name, distribution and version of every component and hook that can change a number of the run."""
@@ -69,8 +65,9 @@ class Recipe:
             (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
         )
 
-    def _written(self, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> dict[str, Any]:
-        written = {section: _dump(getattr(self, section), (section,), names, everything) for section in SECTIONS}
+    def _written(self, names: Names, chosen: Chosen, without: Collection[str] = ()) -> dict[str, Any]:
+        some = (section for section in SECTIONS if section not in without)
+        written = {section: _dump(getattr(self, section), (section,), names, chosen) for section in some}
         return {section: value for section, value in written.items() if value not in (None, [], {})}
 
     def fingerprint(self) -> str:
@@ -190,15 +187,16 @@ def _told(item: Resolved) -> str:
     return item.name if alone else f"{item.dist}/{item.name}"
 
 
-def _dump(value: Any, path: sections.Path, names: Mapping[sections.Path, tuple[str, str]], everything: bool) -> Any:
+def _dump(value: Any, path: sections.Path, names: Names, chosen: Chosen) -> Any:
     if isinstance(value, str) and path in names:  # a hook
         return names[path][1]
     if isinstance(value, Config):
-        chosen = [name for name in type(value).model_fields if everything or name in value.model_fields_set]
-        body = {name: _dump(getattr(value, name), (*path, name), names, everything) for name in chosen}
+        some = chosen(value)
+        options = [name for name in type(value).model_fields if name in some]
+        body = {name: _dump(getattr(value, name), (*path, name), names, chosen) for name in options}
         return dict([names[path]]) | body if path in names else body
     if isinstance(value, list | tuple):
-        return [_dump(item, (*path, index), names, everything) for index, item in enumerate(value)]
+        return [_dump(item, (*path, index), names, chosen) for index, item in enumerate(value)]
     return str(value) if isinstance(value, Path) else value
 
 

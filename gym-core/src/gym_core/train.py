@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -13,6 +13,10 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 class Train(Config):
     """How long to train, on how much at a time, and what to write down on the way."""
+
+    changeable: ClassVar[frozenset[str]] = frozenset(
+        ["plot", "overwrite", "save_every", "keep_last", "keep_best", "load_best_model_at_end", "skip_steps"]
+    )
 
     epochs: Annotated[float, Field(gt=0)] = 1.0
     """Passes over the data; may be a fraction (`num_train_epochs` in transformers)."""

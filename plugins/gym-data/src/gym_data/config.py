@@ -29,6 +29,7 @@ class DatasetConfig(Data):
     """Rows from one or several sources, as tokens with a mask of what is trained."""
 
     target: ClassVar[str] = "gym_data.prepare:prepare"
+    changeable: ClassVar[frozenset[str]] = frozenset({"processes", "rebuild"})
 
     sources: Annotated[
         list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]], Field(min_length=1)

@@ -102,8 +102,8 @@ class Reward(Component):
     """Whether its score is called with `account`: where a run keeps a journal and a ledger of what it asks models, the score asks
     through them; elsewhere it is None. Such a score has `models`: it is a `gym_rewards.reward.AsksModels`."""
 
-    free: ClassVar[frozenset[str]] = frozenset()
-    """Options that change no score, or models that the score names itself (`takes_account`): a run may go on with others."""
+    names_itself: ClassVar[frozenset[str]] = frozenset()
+    """Options that are models which its score names itself (`takes_account`), by what changes their replies."""
 
     logs_metrics: ClassVar[bool] = False
     """Whether its score has `metrics`, what is to be logged: it is a `gym_rewards.reward.Logging`."""

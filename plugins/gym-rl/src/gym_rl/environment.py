@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt
 from gym_core.component import Component
 
 Message = Mapping[str, Any]
+KEY = "algorithm.environment"  #: where a recipe names one
 
 
 class Call(NamedTuple):
@@ -65,6 +66,7 @@ class Environment(Component):
     """
 
     kind: ClassVar[str] = "environments"
+    changeable: ClassVar[frozenset[str]] = frozenset({"step_timeout"})
     example: ClassVar[Mapping[str, Any]] = {}
     """A row that an episode of its examples begins with; for documentation and tests."""
 

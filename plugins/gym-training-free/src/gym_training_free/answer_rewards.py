@@ -83,7 +83,9 @@ class Rewards:
         """Return the rewards with their options, and the models that they ask."""
         rewards = self.manager.rewards.items()
         return {
-            name: reward.model_dump(mode="json", exclude=set(reward.free), serialize_as_any=True)
+            name: reward.model_dump(
+                mode="json", exclude={*reward.names_itself, *reward.changeable}, serialize_as_any=True
+            )
             for name, reward in rewards
         } | {"models": [described(one) for one in self.models]}
 

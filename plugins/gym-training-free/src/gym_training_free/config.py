@@ -119,6 +119,7 @@ class GRPOConfig(Algorithm):
     """
 
     target: ClassVar[str] = "gym_training_free.run:RecipeTrainer"
+    changeable: ClassVar[frozenset[str]] = frozenset({"max_cost", "max_total_tokens"})
     outside: ClassVar[str] = "a server that answers prompts"
     needs: ClassVar[tuple[str, ...]] = ("model",)
 

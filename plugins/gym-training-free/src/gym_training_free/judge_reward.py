@@ -22,7 +22,8 @@ class Judge(Reward):
     outside: ClassVar[str] = "a server that answers prompts"
     own_timeout: ClassVar[bool] = True
     takes_account: ClassVar[bool] = True
-    free: ClassVar[frozenset[str]] = frozenset({"model", "max_cost", "max_total_tokens"})
+    names_itself: ClassVar[frozenset[str]] = frozenset({"model"})
+    changeable: ClassVar[frozenset[str]] = frozenset({"max_cost", "max_total_tokens"})
 
     model: Annotated[
         SerializeAsAny[ChatBackend],

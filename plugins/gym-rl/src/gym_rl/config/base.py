@@ -32,6 +32,7 @@ class PolicyGradient(TorchAlgorithm):
     """
 
     contribution: ClassVar[str] = "gym_rl.training_setup:rollouts"
+    changeable: ClassVar[frozenset[str]] = frozenset({"reward_timeout"})
     rows: ClassVar[str] = "prompt"
     largest_steps: ClassVar[str] = "gym_rl.rollouts.largest_rollouts:LargestRollouts"
     measure: ClassVar[str] = "reward"

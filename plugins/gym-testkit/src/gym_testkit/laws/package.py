@@ -121,8 +121,10 @@ def class_documented(brought: Brought, bench: Bench) -> None:
 
 @laws("every field is documented", _is_component)
 def fields_documented(brought: Brought, bench: Bench) -> None:
-    """Each option has a docstring, those of nested groups too."""
+    """Each option has a docstring, those of nested groups too; what may change when a run is resumed is an option."""
     for cls in _groups(brought.cls):
+        unknown = cls.changeable - cls.model_fields.keys()
+        assert not unknown, f"{cls.__name__}.changeable names what is no option: {', '.join(sorted(unknown))}"
         for name, field in cls.model_fields.items():
             assert (field.description or "").strip(), f"{cls.__name__}.{name} has no docstring below it"
 
