@@ -27,6 +27,7 @@ from gym_rewards import Length
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Experience, Rollout
+from gym_sft.distillation import divergence
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.model.layout_support import layout_for
@@ -286,3 +287,14 @@ def test_advantages_of_several_rewards_agree_with_trl(path: Path, tmp_path: Path
     )
     found = load_object(GDPO.credit)(experience, GDPO(rewards=[Length(), Length(weight=0.25)]))["advantages"]
     torch.testing.assert_close(part["advantages"], found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_the_divergence_of_distillation_is_that_of_trl(beta: float) -> None:
+    from trl.experimental.gkd import GKDTrainer
+
+    draws = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(1, 6, 11, dtype=torch.float64, generator=draws) for _ in range(2))
+    theirs = GKDTrainer.generalized_jsd_loss(student, teacher, beta=beta, temperature=0.7, reduction="sum")
+    ours = divergence(*((each[0] / 0.7).log_softmax(1) for each in (student, teacher)), beta)
+    torch.testing.assert_close(ours.sum(), theirs)

@@ -28,6 +28,8 @@ _KINDS: dict[str, tuple[type, Any, Any]] = {
     "bytes": (bytes, bytes.hex, bytes.fromhex),
 }
 
+TALKS = ("messages", "turns")  #: what of a completion is messages, which may hold what no JSON does
+
 
 class SeparateProcess:
     """A score that another process computes. It is there, and what it runs is imported, when this is built."""
@@ -46,12 +48,7 @@ class SeparateProcess:
     def __call__(self, inputs: Sequence[RewardInput], **known: Any) -> list[float | None]:
         """Return a number for each completion, or None; `known` is what the score takes beside. Raises as a worker does."""
         told = [
-            {
-                **vars(item),
-                "row": self._row(item.row),
-                "messages": _sent(item.messages, []),
-                "turns": _sent(item.turns, []),
-            }
+            {**vars(item), "row": self._row(item.row), **{name: _sent(getattr(item, name), []) for name in TALKS}}
             for item in inputs
         ]
         found, metrics = self.worker("scores", self.reference, self.options, told, known)
@@ -112,9 +109,7 @@ def serve(what: str, reference: str, options: str, *more: Any) -> Any:
         columns = cast(Selective, score).columns if reward.names_columns else None
         return None if columns is None else list(columns)
     told, known = more
-    inputs = [
-        RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", "messages", "turns")}) for each in told
-    ]
+    inputs = [RewardInput(**each | {name: _unpacked(each[name]) for name in ("row", *TALKS)}) for each in told]
     if not reward.logs_metrics:
         return plain(score(inputs, **known)), {}
     logging = cast(Logging, score)

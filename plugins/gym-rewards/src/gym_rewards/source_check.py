@@ -4,8 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from gym_core.errors import GymError
 from gym_core.targets import ANY, defined, names
+
+
+def stands(reference: str, info: ValidationInfo) -> str:
+    """Return a reference as the recipe means it; see `located`."""
+    folder = (info.context or {}).get("folder")
+    return reference if folder is None else located(reference, folder)
+
+
+Reference = Annotated[str, Field(pattern=r".:."), AfterValidator(stands)]
+"""An option: `package.module:name`, or `path/file.py:name`, whose relative path starts at the recipe."""
+
+
+def check_there(reference: str, key: str, fix: str) -> None:
+    """Raise GymError, of this key, where nothing stands there; nothing of it is run."""
+    try:
+        located(reference, Path())
+    except ValueError as error:
+        raise GymError(str(error), key=key, fix=fix) from None
 
 
 def located(reference: str, folder: Path) -> str:

@@ -18,7 +18,7 @@ from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.generate_and_score import Prompt
+from gym_rl.rollouts.prompt import Prompt
 from gym_rl.training_setup import scored_rollouts
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts

@@ -17,7 +17,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
 from gym_rl.config.base import PolicyGradient
-from gym_rl.environment import Episodes
+from gym_rl.environment import KEY, Episodes
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
@@ -25,9 +25,10 @@ from gym_rl.rollout_log.from_experience import samples
 from gym_rl.rollouts import mismatch_check, position_check
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
+from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.multi_turn import MultiTurn
+from gym_rl.rollouts.prompt import Prompt
 from gym_rl.rollouts.rollout_loop import Rollouts, Shares
 from gym_rl.rollouts.top_p_mask import with_top_p_sets
 from gym_torch.console import say, warn
@@ -113,7 +114,7 @@ def build_environment(parts: RLParts, tokenizer: Tokenizer) -> MultiTurn | None:
     environment, data = parts.config.environment, part(parts.run.recipe, Data)
     if environment is None:
         return None
-    episodes = promised(environment.build(), Episodes, environment, "algorithm.environment")  # type: ignore[type-abstract]
+    episodes = promised(environment.build(), Episodes, environment, KEY)  # type: ignore[type-abstract]
     chats = data.tokenizer(parts.model.path) if data else None  # with the template that prompts were written by
     return MultiTurn(environment, episodes, chats or tokenizer)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from gym_core.component import load_object
 from gym_core.errors import GymError
 from gym_rewards.reward import Reward, RewardInput
 from gym_rewards.separate_process import plain
-from gym_rewards.source_check import located
+from gym_rewards.source_check import Reference, check_there
 
 FIX = "write `package.module:function` or `path/file.py:function`"
 
@@ -38,7 +38,7 @@ class PythonFunction(Reward):
         RewardInput("Do", finished=False),
     )
 
-    function: Annotated[str, Field(pattern=r".:.", examples=["gym_rewards.builtin.python_function:ended"])]
+    function: Annotated[Reference, Field(examples=["gym_rewards.builtin.python_function:ended"])]
     """`package.module:function`, or `path/to/file.py:function`; a relative path starts at the recipe, or, where that is no
     file, where the command runs."""
     conversational: bool = False
@@ -46,18 +46,9 @@ class PythonFunction(Reward):
     options: dict[str, Any] = {}
     """Further arguments, by name."""
 
-    @field_validator("function")
-    @classmethod
-    def _stands(cls, function: str, info: ValidationInfo) -> str:
-        folder = (info.context or {}).get("folder")
-        return function if folder is None else located(function, folder)
-
     def check(self) -> None:
         """Raise GymError where no such function stands there; nothing of it is run."""
-        try:
-            located(self.function, Path())
-        except ValueError as error:
-            raise GymError(str(error), key="algorithm.rewards", fix=FIX) from None
+        check_there(self.function, "algorithm.rewards", FIX)
 
 
 #: what is offered to every function, beside columns and options

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, PositiveInt
 
 from gym_core.component import load_object
-from gym_core.errors import GymError
 from gym_rewards import Reward, RewardInput
-from gym_rewards.source_check import located
-from gym_rl.environment import Environment
+from gym_rewards.source_check import Reference, check_there
+from gym_rl.environment import KEY, Environment
 
 FIX = "write `package.module:name` or `path/file.py:name`"
 
@@ -27,24 +25,15 @@ class PythonEnvironment(Environment):
     target: ClassVar[str] = "gym_rl.environments.python_class:PythonEpisodes"
     example: ClassVar[Mapping[str, Any]] = {"answer": 7}
 
-    environment: Annotated[str, Field(pattern=r".:.", examples=["gym_rl.environments.guess_number:GuessNumber"])]
+    environment: Annotated[Reference, Field(examples=["gym_rl.environments.guess_number:GuessNumber"])]
     """`package.module:Class`, or `path/to/file.py:Class`; a relative path starts at the recipe, or, where that is no file, where
     the command runs."""
     options: dict[str, Any] = {}
     """Further arguments, by name."""
 
-    @field_validator("environment")
-    @classmethod
-    def _stands(cls, environment: str, info: ValidationInfo) -> str:
-        folder = (info.context or {}).get("folder")
-        return environment if folder is None else located(environment, folder)
-
     def check(self) -> None:
         """Raise GymError where no such class stands there; nothing of it is run."""
-        try:
-            located(self.environment, Path())
-        except ValueError as error:
-            raise GymError(str(error), key="algorithm.environment", fix=FIX) from None
+        check_there(self.environment, KEY, FIX)
 
 
 class ToolsEnvironment(Environment):
@@ -57,7 +46,7 @@ class ToolsEnvironment(Environment):
     target: ClassVar[str] = "gym_rl.environments.tools:ToolEpisodes"
 
     functions: Annotated[
-        list[Annotated[str, Field(pattern=r".:.")]],
+        list[Reference],
         Field(min_length=1, examples=[["gym_rl.environments.calculator:calculator"]]),
     ]
     """`package.module:function`, or `path/to/file.py:function`, with type hints and a docstring that describes each argument
@@ -70,19 +59,10 @@ class ToolsEnvironment(Environment):
     """Which part of a longer one it is shown: the beginning (`left`), both ends (`middle`) or the end (`right`), named as in
     verl."""
 
-    @field_validator("functions")
-    @classmethod
-    def _stand(cls, functions: list[str], info: ValidationInfo) -> list[str]:
-        folder = (info.context or {}).get("folder")
-        return functions if folder is None else [located(function, folder) for function in functions]
-
     def check(self) -> None:
         """Raise GymError where one of them does not stand there; nothing of them is run."""
         for function in self.functions:
-            try:
-                located(function, Path())
-            except ValueError as error:
-                raise GymError(str(error), key="algorithm.environment", fix=FIX) from None
+            check_there(function, KEY, FIX)
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return what their signatures and docstrings say. Raises GymError where that is not enough."""

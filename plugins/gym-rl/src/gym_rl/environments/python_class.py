@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
-from gym_rl.environment import Action, Message, StepResult
+from gym_rl.environment import KEY, Action, Message, StepResult
 from gym_rl.environments.config import FIX, PythonEnvironment
 from gym_rl.environments.coroutines import settled
 
@@ -18,7 +18,7 @@ class PythonEpisodes:
     def __init__(self, config: PythonEnvironment) -> None:
         """Import the class. Raises GymError where there is none."""
         self.config = config
-        self.made_by = load_function(config.environment, "algorithm.environment", FIX)
+        self.made_by = load_function(config.environment, KEY, FIX)
 
     def __call__(self, row: Mapping[str, Any], messages: Sequence[Message]) -> PythonEpisode:
         """Begin one."""
@@ -41,6 +41,6 @@ class PythonEpisode:
             return StepResult([{"role": "user", "content": said}] if said else [])
         raise GymError(
             f"{self.name}: `step` returned {str(said)[:60]!r}",
-            key="algorithm.environment",
+            key=KEY,
             fix="return a `gym_rl.environment.StepResult`, a text or None",
         )

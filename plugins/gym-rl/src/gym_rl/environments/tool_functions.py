@@ -13,9 +13,9 @@ from transformers.utils.chat_template_utils import DocstringParsingException, Ty
 
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
+from gym_rl.environment import KEY
 from gym_rl.environments.config import FIX
 
-KEY = "algorithm.environment"
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
 RESET = "reset"  #: method that begins an episode and is no tool
 

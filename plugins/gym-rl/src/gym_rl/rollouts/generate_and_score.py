@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 import torch
 from accelerate.utils import gather_object
@@ -21,37 +20,13 @@ from gym_rl.rollouts.engine_output_check import check
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.greedy_baseline import split_baselines
 from gym_rl.rollouts.multi_turn import MultiTurn
+from gym_rl.rollouts.prompt import Prompt
 from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_rl.rollouts.trajectory import Trajectory, observations_of
-from gym_torch.batch import Example
 from gym_torch.console import warn
 from gym_torch.generation.row import Completion
 from gym_torch.packing import Ints
 from gym_torch.source import Examples
-
-
-class Prompt(Example, Protocol):
-    """A prompt as gym-data prepares it."""
-
-    @property
-    def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Roles and contents."""
-        ...
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """All columns."""
-        ...
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Functions that it offers."""
-        ...
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """What the chat template was handed besides."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from gym_rewards.reward_manager import RewardResult
 from gym_rl.config.base import PolicyGradient
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.experience import Experience
-from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
+from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.mini_batches import prompts_in
+from gym_rl.rollouts.prompt import Prompt
 from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_torch.generation.row import Completion
 from gym_torch.packing import Layout

@@ -6,19 +6,20 @@ from the very tokens that were there; none is rendered or encoded again, so a to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Any
 
 from gym_core import DataError, GymError
 from gym_data.chat.answer_format import answer_format_of
 from gym_data.chat.channel_parser import parser_of
 from gym_data.next_turn import NextTurn
 from gym_data.tokenizer import Tokenizer
-from gym_rl.environment import Action, Call, Environment, Episode, Episodes, Message, StepResult
+from gym_rl.environment import KEY, Action, Call, Environment, Episode, Episodes, StepResult
 from gym_rl.rollout_engine import RolloutRequest
+from gym_rl.rollouts.prompt import Prompt
 from gym_rl.rollouts.side_by_side import Item, Made, TookTooLongError, side_by_side
 from gym_rl.rollouts.step_result_check import checked
 from gym_rl.rollouts.trajectory import Trajectory
@@ -26,7 +27,6 @@ from gym_torch.contract_checks import promised
 from gym_torch.generation.row import Completion
 
 TURN = 1 << 40  #: by which the streams of random numbers of two turns differ: more than there are completions
-KEY = "algorithm.environment"
 FIX = "return a `gym_rl.StepResult` with a list of messages, or none, and a number"
 THREADS = 16  #: episodes that are begun or stepped at once
 
@@ -34,48 +34,22 @@ Generate = Callable[[RolloutRequest, Sequence[str]], list[Completion]]
 """From a request and the names of its rows to completions."""
 
 
-class Asked(Protocol):
-    """A prompt, as far as an environment and messages of errors need it."""
-
-    @property
-    def id(self) -> str:
-        """Row of the prompt."""
-        ...
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """Roles and contents."""
-        ...
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """All columns."""
-        ...
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Functions that it offers."""
-        ...
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """What the chat template was handed besides."""
-        ...
-
-
 @dataclass
 class _Player:
     """One episode under way."""
 
-    id: str  #: row of the prompt
-    prompt: Sequence[int]
+    prompt: Prompt
+    tokens: Sequence[int]  #: of the prompt
     stream: int
     episode: Episode
-    tools: Sequence[Mapping[str, Any]]  #: on offer
-    values: Mapping[str, Any]  #: what the chat template is handed besides
     trajectory: Trajectory = field(default_factory=lambda: Trajectory(reward=0.0))
     pending: list[int] = field(default_factory=list)  #: what the next turn is shown
     going: bool = True
+
+    @property
+    def id(self) -> str:
+        """Row of the prompt."""
+        return self.prompt.id
 
     def room(self, most: int) -> int:
         """Return how many tokens of `most` are left."""
@@ -100,17 +74,14 @@ class MultiTurn:
                 fix="use the model's own template, or `template: qwen`",
             )
 
-    def __call__(self, prompts: Sequence[Asked], asked: RolloutRequest, generate: Generate) -> list[Trajectory]:
+    def __call__(self, prompts: Sequence[Prompt], asked: RolloutRequest, generate: Generate) -> list[Trajectory]:
         """Return a trajectory for each prompt of a request.
 
         The request says how tokens are drawn, and how many may follow a prompt, those of the environment included. Raises
         GymError with the row where the environment fails.
         """
         begun = self._each(self._begun, prompts)
-        players = [
-            _Player(prompt.id, tokens, stream, episode, prompt.tools, prompt.values)
-            for prompt, tokens, stream, episode in zip(prompts, asked.prompts, asked.streams, begun, strict=True)
-        ]
+        players = [_Player(*each) for each in zip(prompts, asked.prompts, asked.streams, begun, strict=True)]
         for turn in range(self.environment.max_turns):
             going = [one for one in players if one.going]
             if not going:
@@ -134,7 +105,7 @@ class MultiTurn:
                 fix="have it give up earlier, or set `step_timeout` to more",
             ) from None
 
-    def _begun(self, prompt: Asked) -> Episode:
+    def _begun(self, prompt: Prompt) -> Episode:
         episode: Episode = self._failing(prompt.id, self.episodes, prompt.row, prompt.messages)
         return episode
 
@@ -143,7 +114,7 @@ class MultiTurn:
         room = [one.room(asked.max_new_tokens) for one in going]
         request = replace(
             asked,
-            prompts=[[*one.prompt, *one.trajectory.tokens, *one.pending] for one in going],
+            prompts=[[*one.tokens, *one.trajectory.tokens, *one.pending] for one in going],
             streams=[one.stream + turn * TURN for one in going],
             max_new_tokens=max(room),
             limits=room,
@@ -170,7 +141,7 @@ class MultiTurn:
     def _action(self, one: _Player) -> Action:
         """Return what the last turn says, as the chat template has answers written."""
         text = one.trajectory.text
-        read = parser_of(self.format, one.tools).feed(text, end=True)
+        read = parser_of(self.format, one.prompt.tools).feed(text, end=True)
         return Action(text, read.content, [Call(call.name, call.arguments) for call in read.calls])
 
     def _take(self, one: _Player, result: StepResult, most: int, last: bool) -> None:
@@ -180,7 +151,7 @@ class MultiTurn:
         if not result.messages or not trajectory.completion.finished:
             one.going = False
             return
-        after = result.messages, trajectory.completion.tokens[-1], one.tools, one.values
+        after = result.messages, trajectory.completion.tokens[-1], one.prompt.tools, one.prompt.values
         one.pending = self._failing(one.id, self.next_turn.tokens, *after)
         if last or one.room(most) <= 0:
             one.going, trajectory.completion.finished = False, False

@@ -20,10 +20,11 @@ from gym_core.component import load_object
 from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.generate_and_score import Prompt, RolloutGenerator
+from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.mini_batches import MiniBatches, prompts_in
+from gym_rl.rollouts.prompt import Prompt
 from gym_torch.packing import Ints, Layout
 from gym_torch.source import Dataset, Source, Step
 
