@@ -52,12 +52,12 @@ class Recipe:
         A name is qualified by its distribution where the bare name means no or another component.
         """
         names = {item.path: (item.selector, _told(item)) for item in self.resolved}
-        return self._written(names, lambda part: part.model_fields.keys() if everything else part.model_fields_set)
+        return self._written(names, lambda part: type(part).model_fields if everything else part.model_fields_set)
 
     def settings(self) -> dict[str, Any]:
         """Return every value that can change a number of the run, by dotted key; names without their distribution."""
         names = {item.path: (item.selector, item.name) for item in self.resolved}
-        return _flatten(self._written(names, lambda part: part.model_fields.keys() - part.changeable, CHANGEABLE))
+        return _flatten(self._written(names, lambda part: type(part).model_fields.keys() - part.changeable, CHANGEABLE))
 
     def used(self) -> list[tuple[str, str, str, str]]:
         """Return kind, name, distribution and version of every component and hook that can change a number of the run."""
