@@ -109,3 +109,27 @@ def test_the_local_engine_answers_where_frozen_weights_are_in_bf16(tiny_model) -
     adapted = LoRA(rank=4).build(model=model, seed=0)
     engine = LocalEngine(LocalEngineConfig(), adapted=adapted, tokenizer=Tokenizer(tiny_model), precision="bf16")
     check(engine.generate(RolloutRequest(PROMPTS, 8, 1.0)), ["a", "b", "c"], 8)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_later_turn_computes_what_is_new(tiny_model, precision) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), Tokenizer(tiny_model)
+    computed = list[int]()
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, given: computed.append(given[0].numel()))
+
+    def asked(size: int, turns: dict[str, Any] | None) -> tuple[list[Completion], int]:
+        """Return a second turn, and how many tokens of its prompts were computed."""
+        config = LocalEngineConfig(prefix_cache_bytes=size)
+        engine = LocalEngine(config, adapted=Full(None, model), tokenizer=tokenizer, precision=precision)
+        texts = [[5 + (number + place) % 200 for place in range(70)] for number in (0, 0, 9)]
+        first = engine.generate(RolloutRequest(texts, 30, 1.0, turns=turns))
+        texts = [[*text, *made.tokens, 30, 31, 32] for text, made in zip(texts, first, strict=True)]
+        computed.clear()
+        return engine.generate(RolloutRequest(texts, 8, 1.0, seed=1, turns=turns)), computed[0]
+
+    (plain, whole), (_, other), (kept, new) = asked(2**20, None), asked(0, {}), asked(2**30, {})
+    assert whole == other > 3 * 73 and new <= 3 * (16 + 4)
+    rounding = 1e-5 if precision == "fp32" else 0.05
+    for one, two in zip(plain, kept, strict=True):
+        assert one.log_probs[0] == pytest.approx(two.log_probs[0], abs=rounding)
+        assert precision == "bf16" or one.tokens == two.tokens

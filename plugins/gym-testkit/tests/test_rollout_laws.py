@@ -115,6 +115,19 @@ class Crowd(Engine):
         return replace(request, seed=request.seed + len(request.prompts))
 
 
+class Mixed(Engine):
+    """What it kept of one completion it takes for that of another."""
+
+    def asked(self, request):
+        if request.turns is None:
+            return request
+        first = request.turns.setdefault("first", request.prompts)
+        others = [*first[1:], first[0]]
+        later = first is not request.prompts
+        swapped = [[*other, *text[len(other) :]] for other, text in zip(others, request.prompts, strict=True)]
+        return replace(request, prompts=swapped if later else first)
+
+
 class Restless(Engine):
     calls: ClassVar = 0
 
@@ -152,6 +165,7 @@ def test_a_healthy_engine_holds_to_every_law(bench, law):
         (Alike, rollouts.reproducible),
         (Crowd, rollouts.reproducible),
         (Restless, rollouts.reproducible),
+        (Mixed, rollouts.turns),
         (Stale, rollouts.follows),
     ],
 )

@@ -8,6 +8,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.generator import Generator
+from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Completion
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
@@ -34,6 +35,7 @@ class LocalEngine:
     ) -> None:
         """Use the model as it is at each call."""
         self.generator = Generator(adapted.model, tokenizer, config.max_batch, routers)
+        self.prefix_cache_bytes = config.prefix_cache_bytes
         self.rounds = precision != "fp32"
         self.exact = not self.rounds and miniature_support(adapted.model, None, packs=False).layout is not ALONE
 
@@ -43,7 +45,9 @@ class LocalEngine:
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
         device, options = self.generator.model.device.type, dict(vars(request))
-        options["max_new_tokens"] = options.pop("limits")
+        options["max_new_tokens"], turns = options.pop("limits"), options.pop("turns")
+        if turns is not None and self.prefix_cache_bytes:
+            options["prefixes"] = turns.setdefault("prefixes", PrefixCache(self.prefix_cache_bytes))
         with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
             return self.generator.generate(**options)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from gym_core.component import Component
 from gym_core.errors import GymError
@@ -28,6 +28,9 @@ class RolloutRequest:
     limits: Sequence[
         int
     ] = ()  #: for each prompt the most tokens to generate; by default, and at most, `max_new_tokens`
+    turns: MutableMapping[str, Any] | None = None
+    """Where an engine may keep what it computed, for a request of the next turn: the same mapping comes with all turns of some
+    completions, while the weights stay. None where completions have one turn."""
 
     def __post_init__(self) -> None:
         """Number the prompts and limit their completions, where nobody did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import PositiveInt
+from pydantic import ByteSize, PositiveInt
 
 from gym_rl.rollout_engine import RolloutEngineConfig
 
@@ -16,3 +16,6 @@ class LocalEngineConfig(RolloutEngineConfig):
 
     max_batch: PositiveInt = 64
     """Most completions under way at once: more is faster, and takes memory for their keys and values."""
+    prefix_cache_bytes: ByteSize = ByteSize(2**30)
+    """Memory for keys and values of completions of several turns, such as `2GB`, so that each turn computes only what is new; 0
+    keeps none."""

@@ -81,6 +81,7 @@ class MultiTurn:
         GymError with the row where the environment fails.
         """
         begun = self._each(self._begun, prompts)
+        asked = replace(asked, turns={})
         players = [_Player(*each) for each in zip(prompts, asked.prompts, asked.streams, begun, strict=True)]
         for turn in range(self.environment.max_turns):
             going = [one for one in players if one.going]

@@ -174,6 +174,22 @@ def reproducible(brought: Brought, bench: Bench) -> None:
         assert [answer.tokens for answer in trial.ask(prompts, seed=2)] != first, "the seed changes nothing"
 
 
+@laws("a later turn is answered as if it were the first")
+def turns(brought: Brought, bench: Bench) -> None:
+    """An engine that is asked to go on from what it answered, with more behind it, says what it says of the whole text."""
+    with _trial(brought, bench) as trial:
+        texts = [[5 + (3 * place + number) % 200 for place in range(40)] for number in (0, 0, 9)]
+        kept: dict[str, Any] = {}
+        for turn in range(3):
+            there = trial.ask(texts, streams=[turn * 8 + number for number in range(3)], turns=kept)
+            alone = trial.ask(texts, streams=[turn * 8 + number for number in range(3)])
+            for text, answer, other in zip(texts, there, alone, strict=True):
+                apart = trial.apart(text, answer)
+                assert apart <= trial.rounding, f"{apart:.2g} from the model's own in turn {turn + 1}"
+                assert not trial.engine.exact or answer.tokens == other.tokens, "it says something else"
+            texts = [[*text, *answer.tokens, 30, 31, 32] for text, answer in zip(texts, there, strict=True)]
+
+
 @laws("it answers with the weights of the moment")
 def follows(brought: Brought, bench: Bench) -> None:
     """After an update and `refresh`, answers are those of the updated model."""

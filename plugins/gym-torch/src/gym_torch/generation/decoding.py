@@ -178,8 +178,9 @@ class Decoding:
         places = [numbers[row.text] for row in rows]
         self._kept.append(cache, lengths, places)
         self.rows += rows
-        for at, row in enumerate(rows, len(self.rows) - len(rows)):
-            self._remember(at, row.prompt)
+        first = {place: at for at, place in reversed(list(enumerate(places, len(self.rows) - len(rows))))}
+        for place, at in first.items():
+            self._remember(at, texts[place])
         return logits if places == list(range(len(texts))) else logits[places]
 
     def _compute_common(self, texts: Sequence[Text]) -> None:

@@ -20,6 +20,7 @@ from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.padded_rows import Around
+from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Completion, Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prompts import SharedPrompts, shares
@@ -79,6 +80,7 @@ class Generator:
         around: Around | None = None,
         top_k: int = 0,
         min_p: float = 0.0,
+        prefixes: PrefixCache | None = None,
     ) -> list[Completion]:
         """Continue each prompt until a stop token or `max_new_tokens`.
 
@@ -97,6 +99,7 @@ class Generator:
             around: makes the context of each forward pass, given the keys of its rows.
             top_k: as `top_p`.
             min_p: as `top_p`.
+            prefixes: cache of beginnings of prompts; these texts are added to it. For one model with the same weights.
 
         Returns:
             A completion for each prompt, in order.
@@ -110,25 +113,29 @@ class Generator:
         options = SamplingOptions(temperature, top_p, top_k, seed, min_p)
         stop = self._stop if stop_ids is None else set(stop_ids)
         each = zip(prompts, limits, streams, keys or [None] * len(prompts), strict=True)
-        rows = [Row(tuple(prompt), limit, stop, options, stream, key) for prompt, limit, stream, key in each]
+        rows = [
+            Row(tuple(prompt), limit, stop, options, stream, key, None if prefixes is None else (key,))
+            for prompt, limit, stream, key in each
+        ]
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
         waiting = [row for row in rows if row.limit > 0]
         waiting.sort(key=lambda row: (len(row.prompt), row.prompt))
         if waiting:
-            self._decode(waiting, around)
+            self._decode(waiting, around, prefixes)
         return [row.completion for row in rows]
 
-    def _decode(self, waiting: list[Row], around: Around | None) -> None:
+    def _decode(self, waiting: list[Row], around: Around | None, prefixes: PrefixCache | None) -> None:
         """Continue all rows of `waiting`, beginning with the last, and empty the list."""
         longest = max(len(row.prompt) + row.limit for row in waiting)
         support = self._support or cache_support_of(self.model, longest, decode_batch)
         if not support.cached and support.why != self._said:
             say(f"every token that is generated computes its whole text anew: {support.why}")
             self._said = support.why
-        shared = SharedPrompts() if support.shared and shares(self.model, [row.prompt for row in waiting]) else None
-        once = cast_once(self.model) if around is None else nullcontext()  # what is around may change weights
-        with evaluating(self.model), once:
-            batch = Decoding(self.model, support, longest, self.routers, around, shared, guesses=self._guesses)
+        once = prefixes is None and support.shared and shares(self.model, [row.prompt for row in waiting])
+        shared = SharedPrompts() if once else None
+        cast = cast_once(self.model) if around is None else nullcontext()  # what is around may change weights
+        with evaluating(self.model), cast:
+            batch = Decoding(self.model, support, longest, self.routers, around, shared, prefixes, self._guesses)
             while waiting or batch.rows:
                 free = self.max_batch - len(batch.rows)
                 # A forward pass for one new row costs about as much as for many, so wait until a quarter is free.
