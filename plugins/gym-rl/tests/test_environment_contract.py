@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,9 @@ def user(content: Any, **more: Any) -> StepResult:
         (lambda action: user(np.int64(3)), "is not text but int64"),
         (lambda action: user([{"type": "image", "image": "a.png"}]), "holds more than text"),
         (lambda action: user("a", name=b"me"), "is no plain data"),
+        (lambda action: StepResult((), 0.0, {"moves": math.nan}), "a metric `moves` of nan"),
+        (lambda action: StepResult((), 0.0, {"moves": "many"}), "a metric `moves` of 'many'"),  # type: ignore[dict-item]
+        (lambda action: StepResult((), 0.0, [1.0]), "a list in place of metrics"),  # type: ignore[arg-type]
         (lambda action: StepResult([{"role": "martian", "content": "a"}]), "No such role: martian"),
         (lambda action: (_ for _ in ()).throw(GymError("the shop is closed")), "the shop is closed"),
     ],

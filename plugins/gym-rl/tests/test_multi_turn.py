@@ -20,6 +20,7 @@ from gym_rewards import RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import Action, Environment, StepResult
 from gym_rl.config.local_engine import LocalEngineConfig
+from gym_rl.environment import CALLS, FAILED_CALLS
 from gym_rl.environments.config import EnvironmentReward
 from gym_rl.local_engine import LocalEngine
 from gym_rl.objective import PolicyObjective
@@ -51,7 +52,8 @@ class Again:
     def step(self, action: Action) -> StepResult:
         self.asked += 1
         more = [{"role": "user", "content": "go on " * self.asked}] if self.asked <= self.left else []
-        return StepResult(more, float(len(action.text)))
+        logged = {CALLS: 2, FAILED_CALLS: self.asked == 2, **({"late": 4.0} if self.asked > 1 else {})}
+        return StepResult(more, float(len(action.text)), logged)
 
 
 def again(row: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Again:
@@ -145,6 +147,11 @@ def test_rewards_and_metrics_are_of_all_turns(experience: Experience) -> None:
     assert said["completions/mean_observation_length"] == pytest.approx(float(sizes.sum()) / len(answers))
     assert 1 < said["num_turns/mean"] <= 3
     assert said["rewards/environment/mean"] == said["reward"] > 0
+    turns = [len(answer.columns["observation_size"].nonzero()[0]) + 1 for answer in answers]
+    assert said["tools/call_frequency"] == pytest.approx(2 * np.mean(turns))
+    late = [turn for turn in turns if turn > 1]
+    assert said["tools/failure_frequency"] == pytest.approx(len(late) / sum(2 * turn for turn in turns))
+    assert said["environment/late"] == pytest.approx(4 * np.mean([turn - 1 for turn in late]))
 
 
 def test_groups_keep_what_they_were_shown(experience: Experience) -> None:
@@ -152,6 +159,13 @@ def test_groups_keep_what_they_were_shown(experience: Experience) -> None:
     told = Experience.from_tensors(experience.tensors())
     chosen = torch.tensor([number % 2 == 1 for number in range(int(told.groups[-1]) + 1)])
     parted = concatenate([select_groups(told, chosen), select_groups(told, ~chosen)])
+    logged = rollout_metrics(parted)
+    assert {
+        name: value for name, value in rollout_metrics(told).items() if name.startswith(("tools/", "environment/"))
+    } == {
+        name: pytest.approx(logged[name])
+        for name in ("tools/call_frequency", "tools/failure_frequency", "environment/late")
+    }
     by_name = {(one.prompt.id, one.number % 4): one for one in experience.rollouts(questions())}
     for one in parted.rollouts(questions()):
         other = by_name[one.prompt.id, one.number % 4]

@@ -14,7 +14,7 @@ from gym_turns_bench import END, TOKENIZER, questions
 from gym_core import DataError, GymError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
 from gym_rl import Action, Environment, PolicyGradient
-from gym_rl.environment import Call
+from gym_rl.environment import CALLS, FAILED_CALLS, Call
 from gym_rl.environments.config import ToolsEnvironment
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.multi_turn import MultiTurn
@@ -49,6 +49,7 @@ def test_functions_are_called_and_what_they_say_is_shown(name: str, arguments: s
     (found,) = play([prompt], RolloutRequest([prompt.tokens.tolist()], 500), generate)
     assert found.text == "It is so." and found.reward == 0 and found.completion.finished
     assert [turn["role"] for turn in found.turns] == ["assistant", "tool", "assistant"]
+    assert found.metrics == {CALLS: 1, FAILED_CALLS: told.startswith("error")}
     assert found.turns[1]["content"].startswith(told) and found.turns[1]["content"] in written[1]
 
 

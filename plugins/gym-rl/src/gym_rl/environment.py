@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, PositiveInt
@@ -12,6 +12,7 @@ from gym_core.component import Component
 
 Message = Mapping[str, Any]
 KEY = "algorithm.environment"  #: where a recipe names one
+CALLS, FAILED_CALLS = "calls", "failed_calls"  #: metrics: calls of tools in a turn, and those of them that failed
 
 
 class Call(NamedTuple):
@@ -36,6 +37,9 @@ class StepResult:
 
     messages: Sequence[Message] = ()  #: what the model is shown next, roles and contents; none ends the episode
     reward: float = 0.0  #: what the turn earned; the reward `environment` is the sum over an episode
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """By name, what is logged of the turn, summed over an episode: `environment/NAME` is the mean of all episodes that had it.
+    `CALLS` and `FAILED_CALLS` are logged as `tools/call_frequency` and `tools/failure_frequency`."""
 
 
 class Episode(Protocol):

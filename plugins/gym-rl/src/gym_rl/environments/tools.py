@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gym_rl.environment import Action, Call, Message, StepResult
+from gym_rl.environment import CALLS, FAILED_CALLS, Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
 from gym_rl.environments.coroutines import settled
 from gym_rl.environments.tool_functions import Functions, ToolFunctions
@@ -42,26 +42,28 @@ class ToolEpisode:
 
     def step(self, action: Action) -> StepResult:
         """Call what the model wants called, one after the other; without a call the episode ends."""
-        messages = [self._message(call) for call in action.calls]
+        results = [self._result(call) for call in action.calls]
+        messages = [self._message(call, text) for call, (text, _) in zip(action.calls, results, strict=True)]
+        metrics = {CALLS: len(results), FAILED_CALLS: sum(failed for _, failed in results)}
         before, self.given = self.given, sum(float(getattr(each, "reward", 0.0)) for each in self.objects)
-        return StepResult(messages, self.given - before)
+        return StepResult(messages, self.given - before, metrics)
 
-    def _message(self, call: Call) -> Message:
-        most, text = self.config.max_tool_response_length, self._result(call)
+    def _message(self, call: Call, text: str) -> Message:
+        most = self.config.max_tool_response_length
         if len(text) > most:
             begin, end = PARTS[self.config.tool_response_truncate_side](most)
             text = text[:begin] + CUT + text[len(text) - end :]
         return {"role": "tool", "name": call.name, "content": text}
 
-    def _result(self, call: Call) -> str:
-        """Return what a function returns, or why it does not, as the model is shown it."""
+    def _result(self, call: Call) -> tuple[str, bool]:
+        """Return what a function returns, or why it does not, as the model is shown it, and whether it does not."""
         if call.name not in self.functions:
-            return f"error: there is no tool `{call.name}`; there are: {', '.join(self.functions)}"
+            return f"error: there is no tool `{call.name}`; there are: {', '.join(self.functions)}", True
         try:
             arguments = json.loads(call.arguments)
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are no object")
             made = settled(self.functions[call.name](**arguments))
-            return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str)
+            return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str), False
         except (Exception, SystemExit) as error:  # of the model or of the function: the model is told
-            return f"error: {type(error).__name__}: {error}"
+            return f"error: {type(error).__name__}: {error}", True

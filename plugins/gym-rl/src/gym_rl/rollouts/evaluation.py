@@ -30,7 +30,7 @@ class RewardEvaluation:
         self.generator, self.keep = generator, keep
 
     def __call__(self, job: Job) -> Mapping[str, float] | None:
-        """Return mean reward, that of each reward, and lengths; None where nothing was scored."""
+        """Return mean reward, that of each reward, lengths, and what an environment logs; None where nothing was scored."""
         job.ranks.at("")  # answering and judging take their time
         self.generator.engine.refresh()
         asked = np.repeat(np.arange(len(self.generator.prompts)), self.generator.config.group_size)
@@ -41,5 +41,5 @@ class RewardEvaluation:
         return {
             name: value
             for name, value in rollout_metrics(found).items()
-            if name in LOGGED or name.startswith("rewards/")
+            if name in LOGGED or name.startswith(("rewards/", "environment/", "tools/"))
         }

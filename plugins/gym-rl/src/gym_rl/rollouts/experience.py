@@ -75,6 +75,8 @@ class Experience:
     failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [completions] bool, whether it failed
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """By `reward/metric`, [completions] fp64, what rewards had logged when they scored each completion; NaN for nothing."""
+    environment: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, [completions] fp64, what an environment had logged of each completion; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
     nucleus: Tensor | None = (
         None  #: [sum of the column `nucleus_size`] int32, the tokens that could be drawn at each token, where not all could
@@ -174,5 +176,5 @@ RAGGED = {
     "nucleus": "nucleus_size",
     "observations": "observation_size",
 }  #: by field, the column that counts it for each token
-OF_ANSWERS = ("scores", "failed", "metrics")  #: tables with a value for each completion
+OF_ANSWERS = ("scores", "failed", "metrics", "environment")  #: tables with a value for each completion
 _TABLES = (*OF_ANSWERS, "columns")

@@ -89,6 +89,7 @@ class RolloutGenerator:
             compared=_numbers(apart),
             baselines=_numbers(against) if self.baselines and self.config.greedy_baseline else None,
             **tables,
+            environment=_logged(every),
             columns={
                 "sampling_log_probs": sampled,
                 **({"old_log_probs": sampled.clone()} if self.engine.exact else {}),
@@ -178,6 +179,12 @@ class _Verdict:
             "failed": {name: torch.tensor([one.failed[name] for one in verdicts]) for name in first.failed},
             "metrics": {name: _numbers([one.metrics.get(name) for one in verdicts]) for name in logged},
         }
+
+
+def _logged(trajectories: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
+    """Return what an environment had logged, by name, `[completions]`."""
+    names = sorted({name for one in trajectories for name in one.metrics})
+    return {name: _numbers([one.metrics.get(name) for one in trajectories]) for name in names}
 
 
 def _numbers(values: Sequence[float | None]) -> torch.Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean
 
+import torch
+
+from gym_rl.environment import CALLS, FAILED_CALLS
 from gym_rl.formulas.kl import k3
 from gym_rl.rollouts.experience import Experience
 
@@ -28,6 +31,7 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         "frac_reward_zero_std": 1 - float(experience.nonzero_std.double().mean()),
         "completions/mean_length": float(experience.lengths.double().mean()),
         **_turns(experience),
+        **_environment(experience),
         "completions/clipped_ratio": 1 - float(experience.finished.double().mean()),
         # What is drawn from a distribution is as surprising on average as its entropy says.
         "entropy": -float(experience.columns["sampling_log_probs"].double().mean()),
@@ -43,6 +47,18 @@ def _turns(experience: Experience) -> dict[str, float]:
     count, sizes = len(experience.lengths), experience.columns["observation_size"]
     turns = count + int((sizes > 0).sum())
     return {"num_turns/mean": turns / count, "completions/mean_observation_length": int(sizes.sum()) / count}
+
+
+def _environment(experience: Experience) -> dict[str, float]:
+    """Return the means of what an environment had logged, and how often tools are called, and fail where they are."""
+    logged = {name: values[~values.isnan()] for name, values in experience.environment.items()}
+    calls, failed = (float(logged.pop(name, torch.zeros(0)).sum()) for name in (CALLS, FAILED_CALLS))
+    count = len(experience.lengths)
+    tools = {"tools/call_frequency": calls / count, "tools/failure_frequency": failed / calls if calls else 0.0}
+    return {
+        **(tools if CALLS in experience.environment else {}),
+        **{f"environment/{name}": float(values.mean()) for name, values in logged.items() if len(values)},
+    }
 
 
 def _kl(experience: Experience) -> float:

@@ -149,6 +149,8 @@ class MultiTurn:
         """Take what the environment said of the last turn."""
         trajectory = one.trajectory
         trajectory.reward = (trajectory.reward or 0.0) + result.reward
+        for name, value in result.metrics.items():
+            trajectory.metrics[name] = trajectory.metrics.get(name, 0.0) + value
         if not result.messages or not trajectory.completion.finished:
             one.going = False
             return

@@ -17,16 +17,24 @@ def checked(result: StepResult) -> StepResult:
 
     Characters that are no text to a tokenizer are replaced. Raises ValueError for what is no message, or no reward.
     """
-    try:
-        reward = float(result.reward)
-    except (TypeError, ValueError):
-        raise ValueError(f"a reward of {str(result.reward)[:60]!r}, which is no number") from None
-    if not math.isfinite(reward):
-        raise ValueError(f"a reward of {reward}")
+    reward = _number(result.reward, "a reward")
+    if not isinstance(result.metrics, Mapping):
+        raise ValueError(f"a {type(result.metrics).__name__} in place of metrics by name")
+    metrics = {str(name): _number(value, f"a metric `{name}`") for name, value in result.metrics.items()}
     messages: Any = result.messages
     if isinstance(messages, str | Mapping):
         raise ValueError(f"a {type(messages).__name__} in place of a list of messages")
-    return StepResult([_message(each, f"message {number}") for number, each in enumerate(messages, 1)], reward)
+    return StepResult([_message(each, f"message {number}") for number, each in enumerate(messages, 1)], reward, metrics)
+
+
+def _number(given: Any, what: str) -> float:
+    try:
+        found = float(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} of {str(given)[:60]!r}, which is no number") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{what} of {found}")
+    return found
 
 
 def _message(given: Any, what: str) -> Message:

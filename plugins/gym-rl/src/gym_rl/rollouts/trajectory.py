@@ -22,6 +22,7 @@ class Trajectory:
     """By the place of a sampled token, the tokens of the environment that stand before it."""
     turns: list[Message] = field(default_factory=list)  #: all messages after the prompt, where there was an environment
     reward: float | None = None  #: what the environment gave; None where there was none
+    metrics: dict[str, float] = field(default_factory=dict)  #: what it has logged, by name
 
     @property
     def tokens(self) -> list[int]:
