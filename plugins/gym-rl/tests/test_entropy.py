@@ -1,4 +1,6 @@
-"""The entropy bonus: against the formula in float64, of the whole distribution and of the part that could be drawn."""
+"""The entropy bonus and the KL divergence over the whole vocabulary: against formulas in float64, of the whole distributions and
+of the part that could be drawn.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from gym_rl.ppo import PPOLoss
 from gym_rl.rollouts.experience import Rollout
 from gym_rl.unclipped_objective import Reinforce
 from gym_torch.batch import Piece
+from gym_torch.policy import Policy
+from gym_torch.reference import Scorer
 
 COEF = 0.3
 CUT = 5  #: tokens that could be drawn, where not all could
@@ -52,6 +56,65 @@ def entropies(model: PreTrainedModel, given: Sequence[Rollout]) -> Tensor:
                 row = row[torch.tensor(answer.nucleus[CUT * place : CUT * (place + 1)].tolist())]
             total = total + torch.distributions.Categorical(logits=row).entropy()
     return total
+
+
+def divergences(model: PreTrainedModel, reference: PreTrainedModel, given: Sequence[Rollout]) -> Tensor:
+    """Return the summed KL(model || reference) at all tokens, in the precision of the models."""
+    total = torch.zeros((), dtype=torch.float64)
+    for answer in given:
+        text = torch.tensor([answer.prompt.tokens.tolist() + answer.tokens.tolist()])
+        own, other = (each(input_ids=text).logits[0, 4:-1] for each in (model, reference))
+        for place, (row, known) in enumerate(zip(own, other.detach(), strict=True)):
+            chosen = torch.arange(min(len(row), len(known)))
+            if answer.nucleus is not None:
+                chosen = torch.tensor(answer.nucleus[CUT * place : CUT * (place + 1)].tolist())
+            pair = [torch.distributions.Categorical(logits=each[chosen]) for each in (row, known)]
+            total = total + torch.distributions.kl_divergence(*pair)
+    return total
+
+
+def other_model(path: Path) -> PreTrainedModel:
+    """Return a model of other weights, with more rows than the tokenizer has tokens."""
+    made: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path)
+    made.resize_token_embeddings(made.config.vocab_size + 8)
+    torch.manual_seed(1)
+    for weight in made.parameters():
+        weight.data += 0.05 * torch.randn_like(weight)
+    return made
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["all tokens", "those that could be drawn"])
+@pytest.mark.parametrize("chunk", [256, 3])
+def test_the_divergence_and_its_gradient_agree_with_the_formula_in_float64(
+    model_path: Path, cut: bool, chunk: int
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    exact, other = AutoModelForCausalLM.from_pretrained(model_path).double(), other_model(model_path)
+    found = []
+    for beta in (COEF, 0.0):
+        config = algorithm(beta=beta, **({"kl_estimator": "full"} if beta else {}))  # type: ignore[arg-type]
+        objective: PolicyObjective = Reinforce(config)
+        policy = objective.policy(model)
+        policy.chunk, policy.reference = chunk, Scorer(Policy(other))
+        loss, metrics = objective.loss(policy, objective.collate(answers(cut)))
+        found.append((loss.detach(), gradients(loss, model), metrics))
+    (with_it, rising, metrics), (without, rest, _) = found
+    wanted = COEF * divergences(exact, other.double(), answers(cut))
+    assert float(with_it - without) == pytest.approx(float(wanted.detach()), rel=1e-4)
+    total, count = map(float, metrics["kl"].numbers())
+    assert COEF * total == pytest.approx(float(wanted.detach()), rel=1e-4) and count == 12
+    for one, before, slope in zip(rising, rest, gradients(wanted, exact), strict=True):
+        assert ((one - before).double() - slope).norm() <= 1e-4 * slope.norm() + 1e-5
+
+
+@pytest.mark.parametrize("coef", [0.0, COEF])
+def test_a_policy_is_not_apart_from_itself(model_path: Path, coef: float) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    objective = PPOLoss(PPO(rewards=[Length()], kl_estimator="full", beta=1.0, entropy_coef=coef))
+    policy = ActorCritic(model, auxiliary=objective.auxiliary_modules(model))
+    policy.reference = Scorer(policy)
+    _, metrics = objective.loss(policy, objective.collate(answers()))
+    assert float(next(iter(metrics["kl"].numbers()))) == 0
 
 
 def gradients(loss: Tensor, model: PreTrainedModel) -> list[Tensor]:

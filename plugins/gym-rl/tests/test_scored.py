@@ -123,9 +123,8 @@ def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(
 def test_the_keys_name_what_there_is() -> None:
     fields = ReinforcePP.model_fields
     assert set(get_args(fields["importance_sampling_correction"].annotation)) == CORRECTIONS.keys()
-    assert set(get_args(fields["kl_estimator"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | {
-        "k1_in_reward"
-    }  # k1 has no gradient
+    others = {"k1_in_reward", "full"}  # k1 has no gradient
+    assert set(get_args(fields["kl_estimator"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | others
 
 
 def test_a_reference_that_nothing_looks_at_is_refused() -> None:

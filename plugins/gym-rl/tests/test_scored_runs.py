@@ -31,7 +31,7 @@ def recipe(bench: Bench, adapter: str | None = None, name: str = "reinforce_pp",
 
 
 @pytest.mark.parametrize("adapter", ["lora", None])
-@pytest.mark.parametrize("kl", ["k3_is", "k1_in_reward"])
+@pytest.mark.parametrize("kl", ["k3_is", "k1_in_reward", "full"])
 def test_a_policy_departs_from_its_reference_and_that_is_measured(bench: Bench, adapter: str | None, kl: str) -> None:
     """Before the first step they are the same; the reference stays where it was."""
     kept = bench.run(recipe(bench, adapter, beta=0.1, kl_estimator=kl), "kept", max_steps=3, learning_rate=0.03)

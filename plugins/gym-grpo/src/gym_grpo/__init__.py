@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from gym_rewards import Overlong, Reward
-from gym_rl import ClippedPolicyGradient, PolicyGradient
+from gym_rl import ClippedPolicyGradient, KLTerm, PolicyGradient
 
 __version__ = "0.1.0"
 __all__ = ["BNPO", "CISPO", "DAPO", "GDPO", "GMPO", "GRPO", "SAPO", "DrGRPO"]
@@ -61,7 +61,7 @@ class BNPO(ClippedPolicyGradient):
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     credit: ClassVar[str] = "gym_grpo.credit:beta"
 
-    kl_estimator: Literal["k2", "k3", "k3_is"] = "k3_is"
+    kl_estimator: KLTerm = "k3_is"
     """KL estimator (`gym_rl.formulas.kl`) as a term of the loss."""
     min_reward: float = 0.0
     """Smallest reward of a completion, summed over all rewards."""
@@ -121,5 +121,5 @@ class GDPO(ClippedPolicyGradient):
     objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
     credit: ClassVar[str] = "gym_grpo.credit:decoupled"
 
-    kl_estimator: Literal["k2", "k3", "k3_is"] = "k3_is"
+    kl_estimator: KLTerm = "k3_is"
     """KL estimator (`gym_rl.formulas.kl`) as a term of the loss."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_rl.config.base import ClippedPolicyGradient, PolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, KLTerm, PolicyGradient
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.config.opo import OPO
 from gym_rl.config.ppo import PPO
@@ -21,6 +21,7 @@ __all__ = [
     "Action",
     "ClippedPolicyGradient",
     "Environment",
+    "KLTerm",
     "LocalEngineConfig",
     "PolicyGradient",
     "ReMax",

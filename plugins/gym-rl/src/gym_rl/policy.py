@@ -1,6 +1,9 @@
-"""The policy as an objective of reinforcement learning sees it: log-probabilities, and entropies where they are asked for."""
+"""The policy as an objective of reinforcement learning sees it: log-probabilities, and, where asked for, entropies and a KL."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,22 +11,37 @@ from torch import Tensor
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.model.log_probs import log_probs_and_entropies
 from gym_torch.policy import Policy
+from gym_torch.reference import Reference, Scorer
 
 
 class RolloutPolicy(Policy[RolloutBatch]):
-    """A policy whose batches say whether its entropy counts."""
+    """A policy whose batches say whether its entropy counts, and how far it is from its reference over the whole vocabulary."""
+
+    reference: Reference | Scorer | None = None  #: what `batch.full_kl` is the divergence from; in a plan there is none
 
     def forward(self, batch: RolloutBatch) -> Tensor:
         """Return what `scored` does."""
         return self.scored(batch)
 
     def scored(self, batch: RolloutBatch, hidden: Tensor | None = None) -> Tensor:
-        """Return log-probabilities of `batch.targets` `[n]`; with `batch.entropy` these and entropies, `[2, n]`. All fp32.
+        """Return log-probabilities of `batch.targets` `[n]`; where the batch asks for more these, entropies and KL(policy ||
+        reference) `[3, n]`, the last 0 where it is not asked for. All fp32.
 
         `hidden` are the states of the targets where those are known.
         """
-        if not batch.entropy:
+        if not (batch.entropy or batch.full_kl):
             return self.log_probs(batch, hidden)
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            other = self._reference_logits(batch) if batch.full_kl else None
             states = self.hidden(batch) if hidden is None else hidden
-            return log_probs_and_entropies(states, self.head, batch.targets, batch.nucleus, self.chunk)
+            chunk = self.chunk // 2 if other else self.chunk  # the logits of both exist at a time
+            found = log_probs_and_entropies(states, self.head, batch.targets, batch.nucleus, max(1, chunk), other)
+            return found if other else torch.cat([found, torch.zeros_like(found[:1])])
+
+    def _reference_logits(self, batch: RolloutBatch) -> Callable[[Tensor, slice], Tensor]:
+        """Return what gives the logits of the reference at some targets; its routers choose for themselves."""
+        reference = self.reference
+        if reference is None:  # as large as what it stands for
+            return lambda logits, rows: torch.zeros_like(logits)
+        states = reference.hidden(replace(batch, experts=None))
+        return lambda logits, rows: reference.logits(states[rows])

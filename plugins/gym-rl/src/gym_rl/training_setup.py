@@ -71,6 +71,8 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         epoch = source.first_prompt / len(source.prompts)
         return {"global_step": source.first_step, "max_steps": source.total, "epoch": epoch}
 
+    if config.full_kl:
+        (parts.policy.reference,) = parts.references
     with ExitStack() as stack:  # what runs already ends here where anything fails, else with the run
         judged = named(config.judges())
         rewards = RewardManager(judged, config.reward_timeout, config.on_error, config.filter_metric, state)
@@ -125,7 +127,7 @@ def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     steps = parts.config.num_mini_batches * parts.config.num_iterations
     if steps > 1 and not engine.exact:  # else the policy that learns is the one that sampled
         found["old_log_probs"] = Scorer(parts.policy)
-    for score in parts.references:
+    for score in () if parts.config.full_kl else parts.references:
         found["ref_log_probs"] = reference_pass(score)
     return found
 

@@ -16,6 +16,9 @@ from gym_rl.rollout_engine import RolloutEngineConfig
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
+KLTerm = Literal["k2", "k3", "k3_is", "full"]
+KLEstimator = Literal["k2", "k3", "k3_is", "full", "k1_in_reward"]
+
 
 class Truncation(TypedDict):
     """Which tokens can be drawn, as sampler and trainer are told; see `gym_torch.model.nucleus.drawable`."""
@@ -81,8 +84,9 @@ class PolicyGradient(TorchAlgorithm):
     """Sample from tokens at least this many times as likely as the most likely one, and train that distribution; 0 is off."""
     beta: Annotated[float, Field(ge=0)] = 0.0
     """KL coefficient: weight of the KL divergence from the reference model; 0 needs no reference."""
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k3_is"
-    """KL estimator: `k2`, `k3` or `k3_is` (`gym_rl.formulas.kl`) as a term of the loss; or `k1_in_reward`, subtracted from the
+    kl_estimator: KLEstimator = "k3_is"
+    """KL estimator: `k2`, `k3` or `k3_is` (`gym_rl.formulas.kl`) as a term of the loss; `full`, the divergence itself over the
+    whole vocabulary as that term (on-policy distillation, where `ref_model` is a teacher); or `k1_in_reward`, subtracted from the
     reward of each token."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
@@ -124,6 +128,11 @@ class PolicyGradient(TorchAlgorithm):
         """Raise GymError where something is not there that a reward or the rollout engine needs."""
         for component in filter(None, (*self.judges(), self.rollouts, self.environment)):
             component.check()
+
+    @property
+    def full_kl(self) -> bool:
+        """Whether the divergence from the reference is taken over the whole vocabulary, in the loss."""
+        return bool(self.beta) and self.kl_estimator == "full"
 
     def truncation(self) -> Truncation:
         """Return which tokens can be drawn."""

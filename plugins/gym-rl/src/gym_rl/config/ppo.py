@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_rl.config.base import ClippedPolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
 from gym_torch.config import Further
 
 
@@ -21,7 +21,7 @@ class PPO(ClippedPolicyGradient):
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt. The critic needs no group, but a prompt is computed once for all of it."""
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    kl_estimator: KLEstimator = "k1_in_reward"
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
     num_mini_batches: PositiveInt = 4
     """Mini-batches: optimizer steps for the completions of one round."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from gym_rl.config.base import ClippedPolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
 
 
 class ReinforcePPBaseline(ClippedPolicyGradient):
@@ -13,5 +13,5 @@ class ReinforcePPBaseline(ClippedPolicyGradient):
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:reinforce_pp_baseline"
 
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k2"
+    kl_estimator: KLEstimator = "k2"
     """KL estimator, as for all policy gradients; by default `k2` as a term of the loss."""

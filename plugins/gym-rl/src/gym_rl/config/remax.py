@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_rl.config.base import PolicyGradient
+from gym_rl.config.base import KLEstimator, PolicyGradient
 
 
 class ReMax(PolicyGradient):
@@ -18,5 +18,5 @@ class ReMax(PolicyGradient):
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt, beside the greedy one, which is not trained on."""
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    kl_estimator: KLEstimator = "k1_in_reward"
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from gym_rl.config.base import PolicyGradient
+from gym_rl.config.base import KLEstimator, PolicyGradient
 
 
 class RLOO(PolicyGradient):
@@ -13,5 +13,5 @@ class RLOO(PolicyGradient):
     objective: ClassVar[str] = "gym_rl.unclipped_objective:Reinforce"
     advantage: ClassVar[str] = "gym_rl.formulas.advantages:rloo"
 
-    kl_estimator: Literal["k2", "k3", "k3_is", "k1_in_reward"] = "k1_in_reward"
+    kl_estimator: KLEstimator = "k1_in_reward"
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""

@@ -19,6 +19,7 @@ class RolloutBatch(ResponseBatch):
     share: float  #: of the completions of the step, see `gym_rl.rollouts.experience.Rollout`
     fresh: bool  #: whether the policy is still the one that sampled
     entropy: bool = False  #: whether the entropy at each target counts in the loss
+    full_kl: bool = False  #: whether the KL divergence from the reference over the whole vocabulary does
 
     @property
     def sampling_log_probs(self) -> Tensor:

@@ -118,12 +118,19 @@ def nucleus_log_probs(
 
 
 def log_probs_and_entropies(
-    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, kept: Tensor | None = None, chunk: int = CHUNK
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    kept: Tensor | None = None,
+    chunk: int = CHUNK,
+    other: Callable[[Tensor, slice], Tensor] | None = None,
 ) -> Tensor:
     """Return `log p(target)` and the entropy of the distribution of every row, in nats, `[2, n]`; both have gradients.
 
-    Arguments as those of `nucleus_log_probs`; with `kept` both are of the distribution over these tokens alone. The logits of one
-    chunk exist at a time, and are computed again in the backward pass.
+    `other` returns, from the logits at some rows and the slice that they are, those of another distribution q there: then
+    KL(p || q) stands below them, `[3, n]`, over the tokens that both vocabularies have. Other arguments as those of
+    `nucleus_log_probs`; with `kept` all are of the distributions over these tokens alone. The logits of one chunk exist at a
+    time, and are computed again in the backward pass.
     """
     rows_of = None if kept is None else kept[:, 0].contiguous()
     if (
@@ -132,16 +139,29 @@ def log_probs_and_entropies(
         hidden, head = _scaled_before(hidden, head)
 
     def both(logits: Tensor, rows: slice) -> Tensor:
-        finite = logits
+        finite, out = logits, None
         if kept is not None and rows_of is not None:
             out = _left_out(logits, kept, rows_of, rows)
             logits, finite = logits.masked_fill(out, -torch.inf), logits.masked_fill(out, 0.0)
         scores = logits.log_softmax(1)
         # log-sum-exp less the mean logit: -p log p has no gradient where p is 0.
         entropy = logits.logsumexp(1) - (scores.exp() * finite).sum(1)
-        return torch.stack([scores.gather(1, targets[rows, None])[:, 0], entropy], 1)
+        found = [scores.gather(1, targets[rows, None])[:, 0], entropy]
+        if other is not None:
+            found.append(_kl(logits, other(finite, rows).to(logits.dtype), out))
+        return torch.stack(found, 1)
 
     return map_logits(hidden, head, both, chunk).T
+
+
+def _kl(logits: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
+    """Return KL(p || q) of each row, over the tokens that both have and that are not `out`."""
+    count = min(logits.shape[1], other.shape[1])
+    own, known = logits[:, :count].log_softmax(1), other[:, :count]
+    if out is None:
+        return (own.exp() * (own - known.log_softmax(1))).sum(1)
+    known = known.masked_fill(out[:, :count], -torch.inf).log_softmax(1)
+    return (own.exp() * (own - known).masked_fill(out[:, :count], 0.0)).sum(1)
 
 
 def _left_out(logits: Tensor, kept: Tensor, rows_of: Tensor, rows: slice) -> Tensor:
