@@ -35,6 +35,29 @@ def test_a_simulated_world_is_learned_and_a_group_of_one_teaches_nothing():
     assert len(alone) == 0 and world.accuracy(alone) == base
 
 
+def test_a_run_begins_with_what_another_one_learned(tmp_path, caplog):
+    world = World()
+    first, second = rows(50)[:25], rows(50)[25:]
+    with ScriptedServer(world) as server:
+        config = GRPOConfig(max_epochs=2, batch_size=10, temperature_train=0.7)
+        before = trainer(server, config, tmp_path / "first").train(first, exact)
+        options = {"max_epochs": 1, "experiences": str(tmp_path / "first")}
+        after = trainer(server, config.model_copy(update=options), tmp_path / "second").train(second, exact)
+        again = config.model_copy(update=options | {"experiences": str(tmp_path / "first" / "experience")})
+        asked = len(server.requests)
+        resumed = trainer(server, again, tmp_path / "second").train(second, exact)
+        assert len(server.requests) == asked, "the same library in another place is another run"
+        assert "taught the library" not in caplog.text
+        trainer(server, config.model_copy(update=options | {"held_out": 20})).train(first, exact)
+    assert len(before) > 0 and after == resumed and after.evidence["held_out"] == resumed.evidence["held_out"]
+    assert after.evidence["begun_with"] == before.fingerprint() == after.provenance["begun_with"]["fingerprint"]
+    known = {one.id: one for one in before}
+    assert known.keys() <= {one.id for one in after}, "what was learned before is gone"
+    assert all(one.created == 0 and one.text == known[one.id].text for one in after if one.id in known)
+    assert all(int(one.id[1:]) >= before.next_id and one.created > 0 for one in after if one.id not in known)
+    assert "questions that are held out taught the library" in caplog.text
+
+
 def test_a_poisoned_critic_is_stopped_by_the_gate_alone():
     world = World(poison=0.3)
     base = world.accuracy(ExperienceLibrary())

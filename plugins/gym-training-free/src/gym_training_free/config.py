@@ -156,6 +156,8 @@ class GRPOConfig(Algorithm):
     """Model that summarises, compares and keeps the library; by default the one that answers."""
     embedding: Chat | None = None
     """Model whose embeddings choose experiences (`retrieve`); by default words do."""
+    experiences: str | None = None
+    """Library that learning begins with: a run, or its `experiences.json`; by default an empty one."""
     experiences_per_question: PositiveInt = 2
     """Most lessons from one group."""
     max_experiences: PositiveInt = 64
@@ -199,12 +201,14 @@ class GRPOConfig(Algorithm):
 
     def check(self) -> None:
         """Raise GymError where something is not there that a reward, the critic or the prompts need, or the questions are not."""
+        from gym_training_free.experience.library import ExperienceLibrary
         from gym_training_free.prompting import Prompts
 
         for component in (*self.rewards, self.critic, self.embedding):
             if component is not None:
                 component.check()
         Prompts.load(self.prompts)
+        ExperienceLibrary.beginning(self.experiences)
         if self.dataset is not None and not Path(self.dataset).expanduser().is_file():
             raise GymError(
                 f"there is no file `{self.dataset}`", key="algorithm.dataset", fix="write where the questions lie"

@@ -11,7 +11,7 @@ from gym_training_free.config import training_free
 from gym_training_free.endpoint.ledger import CapReached, Charge
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.learning.gate import Comparison, compare
-from gym_training_free.questions import kind_of
+from gym_training_free.questions import taught
 from gym_training_free.run import models, read
 from gym_training_free.session import Setting, asking
 
@@ -49,10 +49,8 @@ def measure(library: ExperienceLibrary, recipe: Recipe, samples: int) -> Measure
                     ask.caller.insist(ask.model)
             except CapReached as reached:
                 raise ask.caller.ledger.error(reached) from None
-            taught = len(
-                {one.kind for one in every.values()} & {kind_of(each) for one in library for each in one.sources}
-            )
-            return Measurement(compare(*found), ask.caller.ledger.spent, sorted(ask.caller.unpriced), taught)
+            known = taught(library, every.values())
+            return Measurement(compare(*found), ask.caller.ledger.spent, sorted(ask.caller.unpriced), known)
     finally:
         if judging is not None:
             judging.close()

@@ -40,13 +40,14 @@ def show(library: Path, as_json: bool) -> None:
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
         return
     held = found.evidence.get("held_out")
+    before = "with what it began with" if found.evidence.get("begun_with") else "without"
     for one in found:
         gain = "" if one.uplift is None else f", gain {one.uplift:+.3f}"
         tags = f", {', '.join(one.tags)}" if one.tags else ""
-        click.echo(f"[{one.id}] {one.text}\n      round {one.created}, used {one.uses} times{gain}{tags}")
+        click.echo(f"[{one.id}] {one.text}\n      {one.origin}, used {one.uses} times{gain}{tags}")
     click.echo(
         f"{len(found)} experiences, fingerprint {found.fingerprint()}; "
-        + (f"held out: {held['old']:.3f} without, {held['new']:.3f} with" if held else "not evaluated")
+        + (f"held out: {held['old']:.3f} {before}, {held['new']:.3f} with" if held else "not evaluated")
     )
 
 

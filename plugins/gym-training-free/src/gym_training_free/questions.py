@@ -13,6 +13,7 @@ from typing import Any
 
 from gym_core.errors import DataError
 from gym_training_free.endpoint.chat import Message
+from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.prompting import shown
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,11 @@ class Question:
 def kind_of(identity: str) -> str:
     """Return the part of an id that all questions have in common that ask the same."""
     return identity.partition("/")[0]
+
+
+def taught(library: ExperienceLibrary, questions: Iterable[Question]) -> int:
+    """Return how many of some questions an experience of a library comes from: what they show of it is no evidence."""
+    return len({one.kind for one in questions} & {kind_of(each) for one in library for each in one.sources})
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def report(library: ExperienceLibrary, rounds: Sequence[Round]) -> str:
         "<h2>Experiences</h2>",
         _table(
             ("id", "experience", "added", "uses", "gain"),
-            [(one.id, one.text, f"round {one.created}", one.uses, _number(one.uplift)) for one in library],
+            [(one.id, one.text, one.origin, one.uses, _number(one.uplift)) for one in library],
         ),
         *(_round(made) for made in rounds),
         "</html>",

@@ -31,14 +31,14 @@ from gym_training_free.learning.gate import sign_test
 from gym_training_free.learning.group_lessons import Critic
 from gym_training_free.learning.learner import Learner, Round
 from gym_training_free.prompting import Prompts
-from gym_training_free.questions import Questions
+from gym_training_free.questions import Questions, taught
 from gym_training_free.report import report
 
 _log = logging.getLogger(__name__)
 #: Options that change no answer: a run may go on with others.
 FREE = {"max_cost", "max_total_tokens", "reward_timeout"}
 #: Components among the options, which are described on their own.
-APART = {"critic", "embedding", "rewards"}
+APART = {"critic", "embedding", "rewards", "experiences"}
 PROMPT = "system_prompt.txt"
 PATIENCE = (
     8  #: calls in a row, each with all its repetitions, after which a model is down: the run ends, and goes on later
@@ -77,11 +77,13 @@ class Setting:
     def described(self) -> dict[str, Any]:
         """Return, as plain data, everything that decides what is asked; no keys."""
         options = self.config.model_dump(mode="json", exclude=FREE | APART, serialize_as_any=True)
+        begun = ExperienceLibrary.beginning(self.config.experiences)
         return {
             "gym-training-free": __version__,
             "models": self.models.names(),
             "rewards": self.judge.described() if self.judge else None,
             "options": options,
+            "begun_with": {"fingerprint": begun.fingerprint(), "next_id": begun.next_id} if len(begun) else None,
             "prompts": Prompts.load(self.config.prompts).fingerprint(),
             "questions": self.questions.fingerprint(),
             "seed": self.seed,
@@ -116,11 +118,15 @@ def learn(
     """Learn; leave journal, metrics and report in a folder, where there is one, after every round. Returns what was learned."""
     config = setting.config
     limits = Limits(config.max_experiences, config.max_words, config.max_library_tokens)
+    begun = ExperienceLibrary.beginning(config.experiences)
     _check_answers(setting)
     with asking(setting, output / "journal.jsonl" if output else None) as ask:
         critic = Critic(config, setting.models.critic, ask.caller, ask.prompts, limits)
         learner = Learner(ask, critic, setting.questions, setting.shuffle)
         _warn(setting)
+        if known := taught(begun, setting.questions.held_out):
+            why = "%d questions that are held out taught the library that the run begins with: what they measure is no evidence"
+            _log.warning(why, known)
 
         def after(made: Round, library: ExperienceLibrary) -> None:
             if output:
@@ -128,7 +134,7 @@ def learn(
             told(made)
 
         learner.told = after
-        found = learner.learn(ExperienceLibrary())
+        found = learner.learn(begun)
         if output:
             _write_rounds(output, learner, found)
         return replace(found, provenance={**setting.described(), "rounds": len(learner.rounds)})

@@ -27,13 +27,18 @@ class Experience:
     id: str  #: `E1`, `E2`, ...: given once, never again
     text: str
     tags: tuple[str, ...] = ()
-    created: int = 0  #: step that added it, from 1
+    created: int = 0  #: step that added it, from 1; 0 where the run began with it
     updated: int = 0  #: step that changed it last
     sources: tuple[str, ...] = ()  #: ids of the questions that taught it
     uses: int = 0  #: rollouts that were shown it
     uplift: float | None = (
         None  #: mean gain of held-out reward of the steps that changed it, shared among what each changed
     )
+
+    @property
+    def origin(self) -> str:
+        """When it was added, for people."""
+        return f"round {self.created}" if self.created else "from the beginning"
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,18 @@ class ExperienceLibrary:
             fix = "learn again, or put the text back; evidence belongs to the text that was measured"
             raise GymError("its texts are not those that its fingerprint names", where=where, fix=fix)
         return made
+
+    @classmethod
+    def beginning(cls, path: str | None) -> Self:
+        """Return the library that a run begins with: an empty one, or that of a file as `read` finds it.
+
+        Its experiences are of no round of the run, and what was measured of it elsewhere stays there.
+        """
+        if path is None:
+            return cls()
+        found = cls.read(Path(path).expanduser())
+        own = tuple(replace(one, created=0, updated=0, uses=0, uplift=None) for one in found)
+        return cls(own, found.next_id)
 
     @classmethod
     def read(cls, path: Path) -> Self:

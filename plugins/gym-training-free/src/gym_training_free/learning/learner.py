@@ -68,11 +68,12 @@ class Learner:
     told: Callable[[Round, ExperienceLibrary], None] = lambda made, library: None
     rounds: list[Round] = field(default_factory=list)
     stopped: str = ""  #: why it ended before all epochs
+    begun: ExperienceLibrary = field(default_factory=ExperienceLibrary)  #: what it began with
     _measured: dict[str, list[list[Attempt]]] = field(default_factory=dict)
 
     def learn(self, library: ExperienceLibrary) -> ExperienceLibrary:
         """Return the library after all epochs, or after those that the caps allow. Raises GymError where nobody answers."""
-        config = self.asking.config
+        config, self.begun = self.asking.config, library
         try:
             for epoch in range(config.max_epochs):
                 order = self._order(epoch)
@@ -178,11 +179,14 @@ class Learner:
         return found
 
     def evidence(self, library: ExperienceLibrary) -> dict[str, Any]:
-        """Return what was measured of a library: against none, on the questions held out, where both were asked."""
-        empty, last = (self._measured.get(one.fingerprint()) for one in (ExperienceLibrary(), library))
-        compared = compare(empty, last) if empty and last else None
+        """Return what was measured of a library: against the one in the beginning, on the questions held out, where both were
+        asked.
+        """
+        first, last = (self._measured.get(one.fingerprint()) for one in (self.begun, library))
+        compared = compare(first, last) if first and last else None
         spent = self.asking.caller.ledger
         return {
+            "begun_with": self.begun.fingerprint() if len(self.begun) else None,
             "evaluated": compared is not None,
             "held_out": compared.to_json() | {"questions": len(self.questions.held_out)} if compared else None,
             "rounds": len(self.rounds),
