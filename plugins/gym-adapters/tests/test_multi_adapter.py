@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
-from adapters_bench import Bench
+from adapters_bench import TOKENS, Bench
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
+from gym_adapters.lora_checkpoint import WEIGHTS
 from gym_adapters.multi_adapter import MultiAdapter
 from gym_core import GymError, RecipeError, load_recipe
 from gym_torch.checkpoints.open_artifact import open_artifact
+from gym_torch.checkpoints.peft_folder import peft_artifact
 from gym_torch.kinds import Adapter
 
 KINDS = {
@@ -133,6 +138,61 @@ def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Pa
     bench.begun(LoftQ(rank=3)).save(tmp_path / "rounded", "base")
     with pytest.raises(GymError, match="belongs to a base that was changed"):
         MultiAdapter(bench.base(), {"rounded": tmp_path / "rounded"})
+
+
+@pytest.mark.parametrize("table", ["embed_tokens", "lm_head"])
+def test_copies_of_embeddings_are_no_part_of_what_peft_wrote(bench: Bench, tmp_path: Path, table: str) -> None:
+    """peft writes the base's embeddings beside a LoRA on them; others than the model's would be another base."""
+    options = LoraConfig(r=3, target_modules=["q_proj", table], task_type="CAUSAL_LM")
+    theirs = get_peft_model(bench.base(), options)
+    bench.train(theirs)
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    expected, both = alone(bench, tmp_path / "theirs"), ("q_proj", table)
+    config = LoRA(rank=3, alpha=8.0, target_modules=both, adapter_name_or_path=str(tmp_path / "theirs"))
+    stack = MultiAdapter(bench.base(), {"theirs": tmp_path / "theirs"})
+    stack.save(tmp_path / "saved", str(bench.path))
+    opened = open_artifact(peft_artifact(tmp_path / "theirs", str(bench.path)))
+    for model in (stack.model, config.build(model=bench.base(), seed=0).model, opened.model):
+        assert close(bench.logits(model), expected)
+    assert close(alone(bench, tmp_path / "saved"), expected)
+    weights = load_file(tmp_path / "theirs" / WEIGHTS)
+    name = next(name for name in weights if name.endswith(f"{table}.base_layer.weight"))
+    save_file(weights | {name: weights[name] + 1}, tmp_path / "theirs" / WEIGHTS)
+    for opening in (
+        lambda: MultiAdapter(bench.base(), {"theirs": tmp_path / "theirs"}),
+        lambda: config.build(model=bench.base(), seed=0),
+        lambda: open_artifact(peft_artifact(tmp_path / "theirs", str(bench.path))),
+    ):
+        with pytest.raises(GymError, match=rf"holds [\w.]*{table}.weight beside .* not that of the model"):
+            opening()
+
+
+def test_biases_that_trained_are_refused_by_name(tmp_path: Path) -> None:
+    """They would stay where the adapter rests, and be lost where it is saved."""
+    shape = AutoConfig.for_model(
+        "llama", vocab_size=60, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        attention_bias=True,
+    )  # fmt: skip
+    base = AutoModelForCausalLM.from_config(shape)
+    theirs = get_peft_model(deepcopy(base), LoraConfig(r=3, target_modules=["q_proj"], bias="lora_only"))
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    MultiAdapter(deepcopy(base), {"theirs": tmp_path / "theirs"})  # none has moved
+    theirs.get_submodule("base_model.model.model.layers.0.self_attn.q_proj").base_layer.bias.data += 1
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    with pytest.raises(GymError, match=r"holds model\.layers\.0\.self_attn\.q_proj\.bias beside"):
+        MultiAdapter(base, {"theirs": tmp_path / "theirs"})
+
+
+def test_layers_that_lie_the_other_way_round_are_opened_as_peft_wrote_them(tmp_path: Path) -> None:
+    shape = AutoConfig.for_model("gpt2", vocab_size=60, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    base = AutoModelForCausalLM.from_config(shape)
+    base.save_pretrained(tmp_path / "base")
+    options = LoraConfig(r=3, target_modules=["c_attn"], exclude_modules=["h.1.attn.c_attn"], init_lora_weights=False)
+    theirs = get_peft_model(base, options)
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    artifact = peft_artifact(tmp_path / "theirs", str(tmp_path / "base"))
+    assert artifact.details["options"]["target_modules"] == ["transformer.h.0.attn.c_attn"]
+    assert close(open_artifact(artifact).model.eval()(TOKENS).logits, theirs.eval()(TOKENS).logits)
 
 
 @pytest.mark.proves("lora")

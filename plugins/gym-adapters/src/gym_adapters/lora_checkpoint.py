@@ -6,8 +6,8 @@ Of that, each layer has a pair A, B, and what their product is multiplied by.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from peft import LoraConfig
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from gym_core import Artifact, GymError
 from gym_core.files import by_umask
@@ -25,6 +25,7 @@ from gym_torch.kinds import Adapter
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROUNDED = "loftq.safetensors"  #: what a base was rounded beside, in the folder of an adapter that corrects the rounding
 PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
+HALVES = frozenset({"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B"})
 #: Options of peft under which the update is more than `scaling B A`, or not the same in all layers.
 OTHER = (
     "use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters",
@@ -52,6 +53,9 @@ class LoraFile:
     scaling: float
     pairs: dict[str, dict[str, Tensor]]  #: by name of the layer: `lora_A` `[rank, in]` and `lora_B` `[out, rank]`
     path: Path = Path()
+    beside: dict[str, Tensor] = field(default_factory=dict)
+    """What the file holds of the model itself, by its names there: biases that trained, and the copies of embeddings and head
+    that peft writes where one of them is adapted."""
 
 
 def read_lora(path: Path) -> LoraFile:
@@ -82,15 +86,41 @@ def read_lora(path: Path) -> LoraFile:
         raise GymError(f"{WEIGHTS} is damaged: {error}", where=str(path), fix="get the adapter again") from None
     rank: int = config["r"]
     pairs: dict[str, dict[str, Tensor]] = {}
+    beside: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         layer, _, half = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
+        if half not in HALVES:
+            beside[name.removeprefix(PREFIX)] = tensor
+            continue
         ranked = {"A": tensor.shape[:1], "B": tensor.shape[1:2]}.get(half[-1:])
         if ranked is not None and ranked != (rank,):
             why = f"{name} has the shape {list(tensor.shape)}, and {CONFIG} says `r` is {rank}"
             raise GymError(why, where=str(path), fix="get both files of the adapter again")
         pairs.setdefault(layer, {})[half] = tensor.float()
     scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    return LoraFile(rank, scaling, pairs, path)
+    return LoraFile(rank, scaling, pairs, path, beside)
+
+
+def check_beside(beside: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Raise GymError where weights that the file of an adapter holds of the model itself are not those of the model.
+
+    They are compared in the less exact of both precisions.
+    """
+    own = {_plain(name): weight for name, weight in model.named_parameters(remove_duplicate=False)}
+    for name, saved in beside.items():
+        weight = own.get(_plain(name))
+        lower = min((each.dtype for each in (saved, weight) if each is not None), key=lambda dtype: dtype.itemsize)
+        if weight is None or not torch.equal(saved.to(lower), weight.detach().cpu().to(lower)):
+            raise GymError(
+                f"it holds {_plain(name)} beside its low-rank updates, which is not that of the model",
+                where=str(path / WEIGHTS),
+                fix="merge it with peft (`merge_and_unload`), and name the folder of the merged model",
+            )
+
+
+def _plain(name: str) -> str:
+    """Return what a weight is called where nothing is adapted."""
+    return name.replace(".base_layer.", ".").replace(".original_module.", ".")
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.base import PeftOptions
-from gym_adapters.lora_checkpoint import WEIGHTS, artifact
+from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact, check_beside
 from gym_adapters.target_modules import ends, require, split
 from gym_core import Artifact, GymError
 from gym_torch.console import warn
@@ -139,8 +139,19 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         return artifact(self.config, path, base)
 
     def read(self, path: Path) -> dict[str, Tensor]:
-        """Return the adapter of a directory that `save` wrote."""
-        return load_file(path / WEIGHTS)
+        """Return the adapter of a directory that `save` wrote, or peft, which copies embeddings and head beside some.
+
+        Raises GymError where those are not the ones of this model.
+        """
+        found, tables = (
+            load_file(path / WEIGHTS),
+            (self.model.get_input_embeddings(), self.model.get_output_embeddings()),
+        )
+        places = [name for name, module in self.model.named_modules() if module in tables]
+        copied = {f"{PREFIX}{place}{layer}.weight" for place in places for layer in ("", ".base_layer")}
+        beside = {name: found.pop(name) for name in found.keys() & copied - self.trained().keys()}
+        check_beside({name.removeprefix(PREFIX): copy for name, copy in beside.items()}, self.model, path)
+        return found
 
     def merged_weights(self) -> Plain:
         """Return the model with the update added to its weights, one layer at a time.

@@ -18,13 +18,13 @@ import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
-from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, read_lora
+from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, check_beside, read_lora
 from gym_adapters.peft_base import quiet
 from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError
@@ -138,7 +138,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
     def read(self, path: Path) -> dict[str, Tensor]:
         """Take apart what `save` put together."""
         found, own = dict[str, Tensor](), self.state()
-        for name, tensor in load_file(path / WEIGHTS).items():
+        for name, tensor in super().read(path).items():
             parts = [part for part in self._parts if f"{part}.{name}" in own]
             ranks = [self.config.rank, *(self._parts[part] for part in parts)]
             pieces = tensor.split(ranks, dim=_side(name)) if parts else (tensor,)
@@ -202,6 +202,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
     @torch.no_grad()
     def _fill(self, part: str, given: LoraFile) -> None:
         """Copy a saved adapter; a layer that it leaves alone gets zeros, and one that is not adapted here is an error."""
+        check_beside(given.beside, self.model, given.path)
         layers = self.layers()
         strange = sorted(given.pairs.keys() - layers.keys())
         if strange:

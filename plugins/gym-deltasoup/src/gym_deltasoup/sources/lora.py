@@ -26,6 +26,7 @@ class LoraProduct:
         if not lora.pairs:
             raise GymError("it changes no layer: there are no weights in it", where=str(path), key="inputs")
         odd = next((name for name, halves in lora.pairs.items() if set(halves) != {"lora_A", "lora_B"}), None)
+        odd = odd or next(iter(lora.beside), None)
         if odd is not None:
             raise GymError(f"{odd} is no linear layer with a pair A, B", where=str(path), fix="merge it: gym export")
         self.path, self.rank, self.scaling = path, lora.rank, lora.scaling
