@@ -16,8 +16,7 @@ PREFIX = "base_model.model."  #: what peft puts before the names of a model's mo
 #: Options of peft that make of a LoRA another adapter, or one that is not the same in all layers; and `bias`, which is a word.
 OTHER = (
     "lora_bias", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters", "trainable_token_indices",
-    "layer_replication", "alora_invocation_tokens", "arrow_config", "kasa_config", "use_bdlora", "exclude_modules",
-    "fan_in_fan_out",
+    "layer_replication", "alora_invocation_tokens", "arrow_config", "kasa_config", "use_bdlora",
 )  # fmt: skip
 #: First values for which peft changes the base: what was trained belongs to no other.
 CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
