@@ -120,6 +120,21 @@ class TestBest:
         self.run(model_path, tmp_path / "short", sections, max_steps=best)
         assert same(weights(tmp_path / "best"), weights(tmp_path / "short"))
 
+    def test_a_best_that_nobody_kept_is_not_waited_for(
+        self, model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Whether the best is kept may change when a run goes on; that of before is then gone, here since step 1."""
+        with pytest.raises(Crash):
+            self.run(model_path, tmp_path / "run", {"callbacks": (Event(step=5),)}, save_every=1)
+        for path in (tmp_path / "run" / "checkpoints").iterdir():
+            assert path.name == "step-00000004"
+        made = self.run(model_path, tmp_path / "run", load_best_model_at_end=True, save_every=1)
+        assert "no whole checkpoint of step 1, the best so far" in capsys.readouterr().err
+        lines = [line for line in metrics(tmp_path / "run") if "eval_loss" in line and line["step"] > 4]
+        best = min(lines, key=lambda line: line["eval_loss"])["step"]
+        assert made.details["step"] == best
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["training"]["best"]["step"] == best
+
     def test_a_checkpoint_is_exported_and_best_is_one(self, model_path: Path, tmp_path: Path) -> None:
         self.run(model_path, tmp_path / "run", keep_best=True)
         found = best_of(tmp_path / "run")

@@ -166,7 +166,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 
     with job.observer:
         if found:
-            go_on(found, job, policy, results.conditions, recipe)
+            go_on(found, job, policy, results.conditions, recipe, checkpoints)
         training_state.check_skips(recipe.train.skip_steps, job.progress)
         contribution.after_resume(job)
         load(references)

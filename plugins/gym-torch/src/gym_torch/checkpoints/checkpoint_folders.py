@@ -66,8 +66,16 @@ class Checkpoints:
         path = self._at(step)
         wrong = problem(path) if path.is_dir() else "it is gone"
         if wrong:
-            raise GymError(f"the checkpoint of step {step} is needed: {wrong}", where=str(path))
+            raise GymError(
+                f"the checkpoint of step {step}, the best, is needed: {wrong}",
+                where=str(path),
+                fix="run the same command again: it writes what the last step left",
+            )
         return path
+
+    def holds(self, step: int) -> bool:
+        """Whether the checkpoint of a step is there, and whole."""
+        return not problem(self._at(step))
 
     def latest(self) -> Path | None:
         """Return the newest checkpoint that is whole, or None; warn of and set aside every newer one."""

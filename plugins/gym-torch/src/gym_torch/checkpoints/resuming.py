@@ -9,10 +9,11 @@ from typing import Any
 from gym_core import Recipe, RecipeError, Run
 from gym_data.location import locate
 from gym_torch.checkpoints import training_state
+from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.config import TorchAlgorithm
-from gym_torch.console import say
+from gym_torch.console import say, warn
 from gym_torch.kinds import Adapter, part
-from gym_torch.loop.job import Job
+from gym_torch.loop.job import Job, keeps_best
 from gym_torch.loop.lr_schedule import schedule
 from gym_torch.model import fingerprint
 from gym_torch.model.loading import LoadedModel
@@ -50,9 +51,17 @@ def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[
     return prints | {"the precision": model.precision}
 
 
-def go_on(found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe) -> None:
+def go_on(
+    found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe, checkpoints: Checkpoints
+) -> None:
     """Put a job where a checkpoint left it, and say so. Raises what `training_state.restore` and `extended` raise."""
     before = training_state.restore(found, job, policy, conditions)
     say(f"continuing from {found.name}")
+    best = job.progress.best_step
+    if keeps_best(job.train) and best != -1 and not job.ranks.agree(lambda: checkpoints.holds(best)):
+        warn(
+            f"there is no whole checkpoint of step {best}, the best so far: the best is that of the evaluations to come"
+        )
+        job.progress.best_step, job.progress.best, job.progress.best_figures = -1, None, {}
     if job.progress.total > before:
         say(extended(recipe, job, before))

@@ -40,7 +40,9 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
             **progress.summary(),
             "seconds": round(progress.seconds, 3),
             "skipped": progress.skipped,
-            "best": {"step": progress.best_step, f"eval_{measure}": progress.best} if progress.evaluated else None,
+            "best": {"step": progress.best_step, f"eval_{measure}": progress.best}
+            if progress.best is not None
+            else None,
             "precision": model.precision,
             "device": precision_probe.device_name(),
             "processes": job.accelerator.num_processes,
