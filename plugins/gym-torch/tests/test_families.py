@@ -12,6 +12,7 @@ from gym_core import GymError
 from gym_testkit import families
 from gym_torch.attention.segment_attention import NAME, segment_attention
 from gym_torch.model.layout_support import layout_support_of
+from gym_torch.model.parameter_groups import groups_of
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 from gym_torch.segment_spans import Spans
 
@@ -47,6 +48,14 @@ def test_the_loss_of_a_sample_is_that_of_plain_transformers(name: str) -> None:
     if name in QUICK or name in written():
         layout = found.found.layout.name if found.found else "not run"
         assert written()[name] == (layout, "agrees" if found.found else ""), "run docs/families.py"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_optimizer_is_told_each_parameter_once(name: str) -> None:
+    """Also where no configuration says how many heads there are."""
+    model = families.build(name)
+    told = [weight for group in groups_of(model) for _, weight in group["params"]]
+    assert len(told) == len(set(told)) and set(told) == set(model.parameters())
 
 
 def far(name: str, **options: object) -> PreTrainedModel:
