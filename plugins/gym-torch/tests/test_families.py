@@ -13,6 +13,7 @@ from gym_testkit import families
 from gym_torch.attention.segment_attention import NAME, segment_attention
 from gym_torch.model.layout_support import layout_support_of
 from gym_torch.model.parameter_groups import groups_of
+from gym_torch.model.tasks import probe
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 from gym_torch.segment_spans import Spans
 
@@ -56,6 +57,11 @@ def test_an_optimizer_is_told_each_parameter_once(name: str) -> None:
     model = families.build(name)
     told = [weight for group in groups_of(model) for _, weight in group["params"]]
     assert len(told) == len(set(told)) and set(told) == set(model.parameters())
+
+
+@pytest.mark.parametrize("name", ["codegen", "rwkv"])
+def test_a_configuration_without_a_token_of_padding_is_asked_all_the_same(name: str) -> None:
+    assert probe(families.build(name)).dim() == 2
 
 
 def far(name: str, **options: object) -> PreTrainedModel:

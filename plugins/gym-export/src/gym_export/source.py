@@ -164,7 +164,7 @@ class Source:
     def prompts(self) -> tuple[Prompt, ...]:
         """What both sides are asked: tokens from all over the vocabulary, text with special tokens, and conversations."""
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
-        pad = self.config.pad_token_id
+        pad = getattr(self.config, "pad_token_id", None)
         tokens = [(13 + 7919 * place) % vocabulary for place in range(PROBE)]
         found = [Prompt("probe", tuple(token if token != pad else (token + 1) % vocabulary for token in tokens))]
         if self.tokenizer is None:

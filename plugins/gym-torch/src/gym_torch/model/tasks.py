@@ -98,7 +98,7 @@ def probe(model: PreTrainedModel) -> Tensor:
     """Return token ids `[1, PROBE]` from all over the vocabulary, none of which stands for padding."""
     config = model.config.get_text_config()
     tokens = (torch.arange(PROBE) * 7919 + 13).remainder(config.vocab_size)
-    pad = config.pad_token_id
+    pad = getattr(config, "pad_token_id", None)  # some configurations have no such entry
     return torch.where(tokens == (-1 if pad is None else pad), (tokens + 1) % config.vocab_size, tokens)[None]
 
 
