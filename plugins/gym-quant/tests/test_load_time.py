@@ -192,6 +192,13 @@ def test_loftq_corrects_what_the_quantizer_of_its_base_rounds(bench: Bench, quan
     assert held == size == sum(tensor.nbytes for layer in plain.values() for tensor in layer.buffers())
 
 
+@pytest.mark.parametrize("option", ["bits", "block_size"])
+def test_loftq_refuses_how_to_round_where_the_base_decides(bench: Bench, option: str) -> None:
+    adapted = adapted_on(bench.model_of(64, 128), {"name": "loftq", "rank": 8, option: 4}, HQQ(bits=2))
+    with pytest.raises(GymError, match=f"adapter.{option}: the quantizer of the base decides"):
+        adapted.initialize()
+
+
 def test_loftq_is_its_own_reference_and_comes_back_exactly(bench: Bench) -> None:
     path = bench.model_of(64, 128)
     adapted = loftq_on(path, HQQ(bits=2))

@@ -35,8 +35,8 @@ class LoftQ(LowRankOptions):
     same Q of the original model. On that model as it was, peft computes something else; for other programs, `gym export` merges
     it. A reference is the rounded base with the first update, which is kept beside the one that trains.
 
-    Not with: other adapters beside it, and a place in a stack; GPT-2's layers and embeddings; `bits` and `block` over a
-    quantized base; a rank above what a weight has.
+    Not with: other adapters beside it, and a place in a stack; GPT-2's layers and embeddings; `bits` and `block_size`
+    over a quantized base; a rank above what a weight has.
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.loftq:LoftQAdapter"

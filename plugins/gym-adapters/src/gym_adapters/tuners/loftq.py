@@ -168,7 +168,7 @@ class LoftQAdapter(LowRankAdapter[LoftQ]):
         under = quantized(layer.get_base_layer())
         if under is None:
             return None
-        ignored = self.config.model_fields_set & {"bits", "block"}
+        ignored = self.config.model_fields_set & {"bits", "block_size"}
         if ignored:
             raise GymError(
                 "the quantizer of the base decides how it is rounded",
