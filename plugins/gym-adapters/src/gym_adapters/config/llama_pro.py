@@ -23,8 +23,8 @@ class LLaMAPro(Adapter):
     Code: ours; peft has nothing of the kind. Lists of the configuration with an entry for each layer are laid out anew, and
     each layer has a cache of its own.
 
-    On the disk: a plain model with more layers, which transformers loads. `freeze: {layers: 8, spread: true}` goes on training
-    eight such blocks. Left out, it leaves the base to the bit, so the base is its own reference.
+    On the disk: a plain model with more layers, which transformers loads. `freeze` with `trainable_layers: 8` and
+    `spread: true` goes on training eight such blocks. Left out, it leaves the base to the bit, so the base is its own reference.
 
     Not with: a number of blocks that does not divide the layers; blocks whose projections have no name known here (o_proj,
     down_proj, c_proj, ...); a model that tells by their numbers which layers are dense, where a new block moves those behind it.

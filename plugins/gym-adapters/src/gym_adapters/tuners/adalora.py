@@ -84,7 +84,7 @@ class AdaLoraAdapter(PeftAdapter[AdaLoRA]):
         )
         if options.tinit + options.tfinal >= total:
             raise GymError(
-                f"of {total} steps none is left to let ranks go in", key="adapter", fix="set a smaller warmup or final"
+                f"of {total} steps none is left to let ranks go in", key="adapter", fix="set a smaller tinit or tfinal"
             )
         last = total - options.tfinal  # when the last ranks go; a step that updates nothing is not told
         late = step > last and not self._settled

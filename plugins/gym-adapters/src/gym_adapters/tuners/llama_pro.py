@@ -23,7 +23,7 @@ class LlamaProAdapter(gym_torch.model.adapted.Full):
     """Copies of blocks that add nothing at first, one after each equal part of the model (arXiv:2401.02415, section 3.2).
 
     A copy has zeros where it writes to the residual stream, so the output is unchanged. What is saved is a plain model with the
-    new number of layers; training goes on from it with `freeze: {layers: N, spread: true}`.
+    new number of layers; training goes on from it with `freeze: {trainable_layers: N, spread: true}`.
     """
 
     def __init__(self, config: LLaMAPro, model: PreTrainedModel, seed: int = 0) -> None:
