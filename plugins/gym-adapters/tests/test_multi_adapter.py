@@ -240,6 +240,10 @@ def test_the_last_one_goes_on(bench: Bench, folders: dict[str, Path], tmp_path: 
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["r"] == 3 + 4
     with pytest.raises(GymError, match=r"has rank 3 and scaling 2, the recipe has 4 and 2[^\n]*(\n.*)*rank: 3"):
         LoRA(rank=4, adapter_name_or_path=str(folders["one"])).build(model=bench.base(), seed=0)
+    where = {"target_modules": "q_proj,embed_tokens", "adapter_name_or_path": str(folders["two"])}
+    with pytest.raises(GymError, match=r"rank: 2 and alpha: 5,"):  # as this adapter scales, by the root of the rank
+        RsLoRA(rank=2, **where).build(model=bench.base(), seed=0)
+    RsLoRA(rank=2, alpha=5.0, **where).build(model=bench.base(), seed=0)
     for kind in (PiSSA, EVA):
         with pytest.raises(GymError, match="has begun already"):
             kind(rank=3, adapter_name_or_path=str(folders["one"])).build(model=bench.base(), seed=0)

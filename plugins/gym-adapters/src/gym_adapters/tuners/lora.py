@@ -187,12 +187,14 @@ class LoraAdapter(LowRankAdapter[Plain]):
     def _go_on(self, given: LoraFile) -> None:
         """Let the one that trains begin as a saved one, which is kept for when training is left out."""
         if given.rank != self.config.rank or not math.isclose(given.scaling, self.scaling, rel_tol=1e-6):
+            by_root = cast(LoraConfig, self.peft_model.peft_config[TRAINED]).use_rslora
+            alpha = given.scaling * (given.rank**0.5 if by_root else given.rank)
             raise GymError(
                 f"the adapter to go on with has rank {given.rank} and scaling {given.scaling:g}, the recipe has "
                 f"{self.config.rank} and {self.scaling:g}",
                 where=str(given.path),
                 key="adapter.rank",
-                fix=f"set rank: {given.rank} and alpha: {given.scaling * given.rank:g}, or create_new_adapter: true",
+                fix=f"set rank: {given.rank} and alpha: {alpha:g}, or create_new_adapter: true",
             )
         self._fill(TRAINED, given)
         self.attach(AGAIN, given.rank, works=False)
