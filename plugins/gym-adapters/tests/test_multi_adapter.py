@@ -125,6 +125,20 @@ def test_names_that_are_not_there_are_refused(bench: Bench, folders: dict[str, P
         MultiAdapter(bench.base(), {"dora": tmp_path / "dora"})
 
 
+def test_layers_that_the_one_to_go_on_leaves_alone_train_too(bench: Bench, tmp_path: Path) -> None:
+    """With A and B of zeros, neither would ever have a gradient."""
+    one = bench.begun(LoRA(rank=3, target_modules="q_proj"))
+    bench.train(one.model)
+    one.save(tmp_path / "one", str(bench.path))
+    adapted = bench.begun(LoRA(rank=3, target_modules="all", adapter_name_or_path=str(tmp_path / "one")))
+    assert close(bench.logits(adapted.model), bench.logits(one.model))
+    before = {name: weight.clone() for name, weight in adapted.state().items()}
+    bench.train(adapted.model)
+    assert all(not torch.equal(weight, before[name]) for name, weight in adapted.state().items() if "lora_B" in name)
+    with adapted.disable_adapter():
+        assert close(bench.logits(adapted.model), bench.logits(one.model))
+
+
 @pytest.mark.parametrize("theirs", ["pissa", "pissa_niter_4", "olora"])
 def test_an_adapter_whose_base_was_changed_is_refused(bench: Bench, tmp_path: Path, theirs: str) -> None:
     """peft would change the base once more, and what stands beside it with it."""

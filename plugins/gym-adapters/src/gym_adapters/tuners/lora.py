@@ -203,7 +203,10 @@ class LoraAdapter(LowRankAdapter[Plain]):
 
     @torch.no_grad()
     def _fill(self, part: str, given: LoraFile) -> None:
-        """Copy a saved adapter; a layer that it leaves alone gets zeros, and one that is not adapted here is an error."""
+        """Copy a saved adapter; a layer that it leaves alone keeps its first values, which change nothing and may train.
+
+        Raises GymError for a layer that is not adapted here, and where `check_beside` does.
+        """
         check_beside(given.beside, self.model, given.path)
         layers = self.layers()
         strange = sorted(given.pairs.keys() - layers.keys())
@@ -214,9 +217,9 @@ class LoraAdapter(LowRankAdapter[Plain]):
                 key="adapter.target_modules",
                 fix=f"add {strange[0].rpartition('.')[2]} to `target_modules`",
             )
-        for name, layer in layers.items():
-            for half, weight in pair(layer, part).items():
-                tensor = given.pairs.get(name, {}).get(half, torch.zeros_like(weight))
+        for name, halves in given.pairs.items():
+            for half, weight in pair(layers[name], part).items():
+                tensor = halves.get(half, torch.zeros_like(weight))
                 weight.copy_(tensor * (given.scaling / self.scaling) if half.endswith("B") else tensor)
 
 
