@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import EVA, AdaLoRA, DoRA, LoftQ, LoRA, PiSSA, RsLoRA
-from gym_adapters.lora_checkpoint import WEIGHTS
+from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, write_lora
 from gym_adapters.multi_adapter import MultiAdapter
 from gym_core import GymError, RecipeError, load_recipe
 from gym_torch.checkpoints.open_artifact import open_artifact
@@ -123,6 +123,15 @@ def test_names_that_are_not_there_are_refused(bench: Bench, folders: dict[str, P
     bench.begun(DoRA(rank=3)).save(tmp_path / "dora", "base")
     with pytest.raises(GymError, match=r"only a plain LoRA.*use_dora"):
         MultiAdapter(bench.base(), {"dora": tmp_path / "dora"})
+
+
+def test_an_adapter_of_a_model_of_another_size_is_refused(bench: Bench, tmp_path: Path) -> None:
+    lora = {"lora_A": torch.ones(3, 20), "lora_B": torch.ones(16, 3)}
+    write_lora(tmp_path, str(bench.path), LoraFile(3, 2.0, {"model.layers.0.self_attn.q_proj": lora}))
+    with pytest.raises(
+        GymError, match=r"lora_A of model\.layers\.0\.self_attn\.q_proj is \[3, 20\] in it, and \[3, 16\]"
+    ):
+        LoRA(rank=3, adapter_name_or_path=str(tmp_path)).build(model=bench.base(), seed=0)
 
 
 def test_layers_that_the_one_to_go_on_leaves_alone_train_too(bench: Bench, tmp_path: Path) -> None:

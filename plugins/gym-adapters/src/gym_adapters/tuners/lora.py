@@ -220,6 +220,13 @@ class LoraAdapter(LowRankAdapter[Plain]):
         for name, halves in given.pairs.items():
             for half, weight in pair(layers[name], part).items():
                 tensor = halves.get(half, torch.zeros_like(weight))
+                if tensor.shape != weight.shape:
+                    raise GymError(
+                        f"{half} of {name} is {list(tensor.shape)} in it, and {list(weight.shape)} for this model",
+                        where=str(given.path),
+                        key="adapter.adapter_name_or_path",
+                        fix="name an adapter of this model",
+                    )
                 weight.copy_(tensor * (given.scaling / self.scaling) if half.endswith("B") else tensor)
 
 
