@@ -104,6 +104,18 @@ def test_special_tokens_that_are_written_stay_text(tokenizer: Tokenizer) -> None
         assert said in tokenizer.decode(attacked)
 
 
+def test_marks_of_templates_that_are_written_stay_text(tokenizer: Tokenizer) -> None:
+    said = "for {{idx}}: {{content}}"
+    row = Conversation(
+        tuple({"role": role, "content": said} for role in ("system", "user", "assistant", "user", "assistant"))
+    )
+    for name in known():
+        turns = Turns(LlamaFactory(format=name), tokenizer, None, DAY)
+        (pairs,) = turns.pairs([turns.elements(row, True, alone=False)])
+        whole = turns.tokenizer.decode([token for prompt, answer in pairs for token in (*prompt, *answer)])
+        assert whole.count(said) == 5, name
+
+
 def test_tokens_of_a_call_are_tokens_and_those_in_its_arguments_stay_text(tmp_path: Path) -> None:
     begin, end = "<|tool_call_start|>", "<|tool_call_end|>"
     model = tiny.write_model(tmp_path / "model", extra=("bos_token", begin, end))

@@ -150,7 +150,7 @@ def _jinja(slots: Slots, content: str, join: str = "") -> str:
     found = []
     for slot in slots:
         if isinstance(slot, str):
-            before, mark, after = slot.replace("{{idx}}", "").partition(CONTENT)
+            before, mark, after = slot.partition(CONTENT)
             found += [json.dumps(part) for part in (before,) if part] + ([content] if mark else [])
             found += [json.dumps(after)] if after else []
         else:

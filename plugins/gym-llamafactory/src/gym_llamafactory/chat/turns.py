@@ -65,7 +65,7 @@ class Turns:
         system, said = self._said(conversation)
         thoughts = self._thoughts(said, history, alone) if self.format.reasons else {}
         said = [each._replace(content=thoughts.get(index, each.content)) for index, each in enumerate(said)]
-        found = [self._message(each, index) for index, each in enumerate(said)]
+        found = [self._message(each) for each in said]
         instructions = self._instructions(system, conversation.tools)
         if self.format.behaves == "system_in_user":
             found[0] = self._with_instructions(instructions, said[0])
@@ -137,7 +137,7 @@ class Turns:
         """Whether a text holds thoughts: they are written before a tool call, other text beside it is not."""
         return self.format.thought_words[1].strip() in content
 
-    def _message(self, said: Said, index: int) -> list[Element]:
+    def _message(self, said: Said) -> list[Element]:
         if said.role == "function":
             before = self.tokenizer.quoted(said.content, "assistant") if self.thinks(said.content) else ""
             return self._filled(self.format.function, before + self._called(said.calls))
@@ -147,7 +147,7 @@ class Turns:
             "observation": self.format.observation,
         }
         content = self.tokenizer.quoted(said.content, "assistant" if said.role == "assistant" else "user")
-        return self._filled(slots[said.role], content, str(index // 2))
+        return self._filled(slots[said.role], content)
 
     def _with_instructions(self, instructions: str, first: Said) -> list[Element]:
         """Return the first message of a format that has no system messages: it begins with what would be one."""
@@ -176,12 +176,12 @@ class Turns:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{what} cannot be written in this format: {error}") from None
 
-    def _filled(self, slots: Slots, content: str, number: str = "") -> list[Element]:
+    def _filled(self, slots: Slots, content: str) -> list[Element]:
         """Return slots with a content: texts and tokens."""
         found: list[Element] = []
         for slot in slots:
             if isinstance(slot, str):
-                text = slot.replace(CONTENT, content, 1).replace("{{idx}}", number, 1) if "{{" in slot else slot
+                text = slot.replace(CONTENT, content, 1)
                 found += [text] if text else []
             else:
                 found += self._token(slot)
