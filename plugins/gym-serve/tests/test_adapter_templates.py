@@ -13,15 +13,17 @@ import pytest
 from api_server import served
 
 from gym_core import GymError, execute, load_recipe
+from gym_serve.api.command import ApiServing
 from gym_serve.contract import Limits, ModelSource, Request, Sampling
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
+from gym_serve.options import read
 from gym_testkit.bench import Bench
 
 ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
 
-def trained(folder: Path, base: Path, template: str = "default") -> Path:
+def trained(folder: Path, base: Path, template: str | dict[str, str] = "default") -> Path:
     """Return the run of an adapter that was trained with another template than that of its base."""
     (folder / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 4)
     recipe = {
@@ -74,6 +76,23 @@ def test_each_is_asked_as_it_was_trained(tmp_path: Path) -> None:
     (run / "model" / "chat_template.jinja").write_text("{{ messages[0].content }}")
     with pytest.raises(GymError, match="another chat template"):
         engine_of("base", base, adapters={"ann": str(run)})
+
+
+@pytest.mark.parametrize("template", ["mimo", "vicuna"])
+def test_a_file_of_llamafactory_serves_what_another_trained_with_the_same_template(
+    tmp_path: Path, template: str
+) -> None:
+    base = Bench(tmp_path).model()
+    run = trained(tmp_path, base, {"name": "llamafactory", "format": template})
+    file = tmp_path / "chat.yaml"
+    file.write_text(f"model_name_or_path: {base}\nadapter_name_or_path: {run}\ntemplate: {template}\n")
+    beside, alone = read(ApiServing, [str(file)], {}).build(), engine_of("ann", run)
+
+    async def use() -> None:
+        assert await answer(beside, base.name, run.name) == await answer(alone, "ann")
+        await asyncio.gather(beside.close(), alone.close())
+
+    asyncio.run(use())
 
 
 def test_calls_of_each_are_read_and_forced_by_its_own_template(tmp_path: Path) -> None:

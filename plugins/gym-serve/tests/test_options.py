@@ -15,6 +15,7 @@ from gym_serve.api.command import ApiServing
 from gym_serve.api.fields import SamplingBody
 from gym_serve.api.options import ApiOptions
 from gym_serve.options import ServingCommand, read
+from gym_serve.templates import named_template
 
 
 def test_models_are_asked_for_by_the_last_part_of_their_path():
@@ -109,7 +110,7 @@ def test_a_file_that_says_what_cannot_be(tmp_path, text, why):
 def test_a_file_of_llamafactory(tmp_path):
     file = tmp_path / "lf.yaml"
     file.write_text(
-        "model_name_or_path: base\nadapter_name_or_path: saves/qwen3-4b/lora/sft\ntemplate: qwen3_nothink\n"
+        "model_name_or_path: base\nadapter_name_or_path: saves/qwen3-4b/lora/sft\ntemplate: phi4\nenable_thinking: null\n"
         "infer_backend: huggingface\ntrust_remote_code: false\ndefault_system: be kind\n"
     )
     found = read(ApiServing, [str(file), "port=9"], {})
@@ -117,8 +118,9 @@ def test_a_file_of_llamafactory(tmp_path):
     assert (source.path, dict(source.adapters), source.template) == (
         "base",
         {"sft": "saves/qwen3-4b/lora/sft"},
-        "qwen3_nothink",
+        {"name": "llamafactory", "format": "phi4"},
     )
+    assert found.enable_thinking is False and "<|im_sep|>" in str(named_template(source.template or "").build())
     assert (found.tenant, found.system, found.max_tokens, found.port) == ("sft", "be kind", 1024, 9)
     assert (found.temperature, found.top_p, found.top_k) == (0.95, 0.7, 50)
     talk = read(AnswerOptions, [str(file), "temperature=0"], {}, beside=ApiOptions.model_fields)

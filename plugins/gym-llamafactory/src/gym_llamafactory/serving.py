@@ -19,7 +19,6 @@ ELSEWHERE = {"sglang": "set `infer_backend: vllm`, or run `python -m sglang.laun
 USUAL = {"temperature": 0.95, "top_p": 0.7, "top_k": 50, "max_new_tokens": 1024}
 """What LLaMA-Factory means where these are left out."""
 OPTIONS = {
-    "template": "template",
     "default_system": "system",
     "enable_thinking": "enable_thinking",
     "temperature": "temperature",
@@ -80,6 +79,12 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     adapters = _adapters(given.pop("adapter_name_or_path", None), found)
     if adapters:
         options |= {"adapters": adapters, "tenant": next(iter(adapters))}
+    if template := given.pop("template", None):
+        options["template"] = {"name": "llamafactory", "format": str(template)}
+    if (
+        given.get("enable_thinking", True) is None
+    ):  # beside other answers it is false: an empty thought stands in the prompt
+        given["enable_thinking"] = False
     sampled = given.pop("do_sample", True)
     for key, usual in USUAL.items():
         given[key] = usual if given.get(key) is None else given[key]
@@ -92,7 +97,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             if value not in (None, *STATED[key]):
                 _add(found, key, "is not supported", f"set it to {STATED[key][0]}, or leave it out")
         elif key not in UNREAD:
-            near = nearest(key, {*OPTIONS, *STATED, *UNREAD, "adapter_name_or_path", "infer_backend"})
+            near = nearest(key, {*OPTIONS, *STATED, *UNREAD, "adapter_name_or_path", "infer_backend", "template"})
             fix = f"did you mean `{near}`?" if near else "leave it out; `gym api --help` says what can be set"
             _add(found, key, "is no key of a file for `chat` or `api`", fix)
     return options

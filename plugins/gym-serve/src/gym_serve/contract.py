@@ -30,7 +30,9 @@ class ModelSource:
     adapters: Mapping[str, str] = field(
         default_factory=dict
     )  #: tenants by name, each a directory of an adapter of this model
-    template: str | None = None  #: format or Jinja file to serve with, where the model does not carry its own
+    template: str | Mapping[str, Any] | None = (
+        None  #: to serve with, where the model does not carry its own: `named_template`
+    )
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ class ServingOptions(Config):
     """Runs, checkpoints, artifacts or models; `name=path` gives one another name than its own."""
     engine: Annotated[SerializeAsAny[Server] | None, Slot("servers")] = None
     """What computes the answers; without it, `llama_cpp` for GGUF files and `local` for all else."""
-    template: str | None = None
-    """Chat template to serve with, where the model does not carry its own: a name, or a Jinja file."""
+    template: str | dict[str, Any] | None = None
+    """Chat template to serve with, where the model does not carry its own: a name, one with options, or a Jinja file."""
     tenants: Path | None = None
     """Store of variants of the first model, each asked for as `model@user`."""
     adapters: Mapping[str, str] = {}

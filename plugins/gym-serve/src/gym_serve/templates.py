@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gym_core import GymError, sections
 from gym_core.component import Slot
@@ -14,9 +15,9 @@ from gym_serve.options import report
 JINJA = (".jinja", ".jinja2", ".j2")  #: endings of files that hold a template
 
 
-def template_file(template: str | None) -> str | None:
+def template_file(template: str | Mapping[str, Any] | None) -> str | None:
     """Return the text of a Jinja file; None for a name, or none at all. Raises GymError where it cannot be read."""
-    if template is None or Path(template).suffix not in JINJA:
+    if not isinstance(template, str) or Path(template).suffix not in JINJA:
         return None
     try:
         return Path(template).expanduser().read_text(encoding="utf-8")
@@ -24,8 +25,8 @@ def template_file(template: str | None) -> str | None:
         raise GymError(f"the template cannot be read: {error}", where=template, key="template") from None
 
 
-def named_template(name: str) -> Template:
-    """Return a template by its name. Raises RecipeError where there is none."""
+def named_template(name: str | Mapping[str, Any]) -> Template:
+    """Return a template by its name, or with options. Raises RecipeError where there is none."""
     findings = Findings({})
     found = sections.component(Slot("templates"), name, ("template",), findings)
     report(findings)
@@ -33,7 +34,7 @@ def named_template(name: str) -> Template:
     return found
 
 
-def template_text(template: str, token_id: Callable[[str], int | None]) -> str:
+def template_text(template: str | Mapping[str, Any], token_id: Callable[[str], int | None]) -> str:
     """Return the text of a template, for words that are no `Tokenizer`. Raises GymError where they lack tokens that it needs."""
     text = template_file(template)
     if text is not None:

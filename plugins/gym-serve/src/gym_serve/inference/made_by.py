@@ -25,7 +25,7 @@ def made_by(options: AnswerOptions) -> dict[str, str]:
     named = {f"model {source.name}": source.path for source in options.sources()}
     asked = options.adapters.get(options.tenant or "")
     named |= {f"adapter {options.tenant}": asked} if asked else {}
-    named |= {"template": options.template} if options.template else {}
+    named |= {"template": options.template} if isinstance(options.template, str) else {}
     found = {name: _hash(Path(path).expanduser()) for name, path in named.items() if Path(path).expanduser().exists()}
     if options.tenant and options.tenants:
         with VariantStore(options.tenants, create=False) as store:

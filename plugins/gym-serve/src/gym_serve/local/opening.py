@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -116,7 +117,7 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits))
 
 
-def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
+def tokenizer_of(path: Path, template: str | Mapping[str, Any] | None) -> Tokenizer:
     """Return the tokenizer of a model, with a template by name or by Jinja file where one is given. Raises GymError."""
     text = template_file(template)
     if text is not None or template is None:
@@ -124,7 +125,9 @@ def tokenizer_of(path: Path, template: str | None) -> Tokenizer:
     return tokenizer_with(named_template(template), path)
 
 
-def own_tokenizer(artifact: Artifact, usual: Tokenizer, template: str | None, name: str) -> Tokenizer:
+def own_tokenizer(
+    artifact: Artifact, usual: Tokenizer, template: str | Mapping[str, Any] | None, name: str
+) -> Tokenizer:
     """Return the tokenizer of an adapter, with the template that lies beside it; that of its base, where it has the same.
 
     Raises GymError where it was trained with another template than that.
