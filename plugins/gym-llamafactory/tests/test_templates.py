@@ -17,6 +17,8 @@ from gym_data.formats import ShareGPT
 from gym_data.formats.parsing import tools_of
 from gym_data.next_turn import NextTurn
 from gym_data.rows import Conversation
+from gym_data.sources import File
+from gym_data.templates import Qwen3
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory
 from gym_llamafactory.chat.encoding import learn, shared
@@ -222,6 +224,23 @@ def test_gyms_own_recipe_keeps_the_models_own_template(bench: Bench) -> None:
     theirs = prepared(bench, rows, template=None)
     assert theirs["report"]["template"] == "LLaMA-Factory's reading of the template of the model"
     assert [run["text"] for run in theirs["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"]
+
+
+def test_a_model_keeps_a_template_of_its_own_that_writes_the_same_turns(tmp_path: Path, bench: Bench) -> None:
+    """It knows of tools and thoughts as well."""
+    model, asked = bench.model(), [{"role": "user", "content": "a"}]
+
+    def kept(name: str) -> str | None:
+        return DatasetConfig(sources=[File(path="x")], template=LlamaFactory(format=name)).chat_template(model)
+
+    (model / "chat_template.jinja").write_text(Qwen3().build())
+    assert kept("qwen3") is None
+    text = kept("deepseekr1")
+    shown = Tokenizer(model, text).render
+    thought = "<think>\n\n</think>\n\n"
+    assert shown(asked, True, values={"enable_thinking": False}) == shown(asked, True) + thought
+    (model / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    assert "<|im_start|>" in str(kept("qwen3"))
 
 
 def test_a_template_that_is_not_there_names_the_nearest(bench: Bench) -> None:

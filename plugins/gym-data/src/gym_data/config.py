@@ -166,10 +166,10 @@ class DatasetConfig(Data):
         """Return the tokenizer with the configured template."""
         return load_object("gym_data.prepare:open_tokenizer")(self, path)
 
-    def chat_template(self) -> str | None:
-        """Return the text of the configured template."""
-        text = self.template.build() if self.template else None
-        return None if text is None else str(text)
+    def chat_template(self, path: Path) -> str | None:
+        """Return the text of the configured template, for a model in this directory."""
+        text: str | None = load_object("gym_data.prepare:template_text")(self.template, path) if self.template else None
+        return text
 
     def steps_end_with_epochs(self) -> bool:
         """Return `whole_epochs`."""

@@ -35,8 +35,11 @@ class Data(Component):
         """Return the tokenizer in `path` with the chat template of the conversations; None where it renders none."""
         return None
 
-    def chat_template(self) -> str | None:
-        """Return the text of that template, to lie beside what is trained; None where it is the model's own, or none."""
+    def chat_template(self, path: Path) -> str | None:
+        """Return the text of that template, to lie beside what is trained; None where it is the model's own, or none.
+
+        `path` is the directory of the model.
+        """
         return None
 
     def steps_end_with_epochs(self) -> bool:
@@ -156,6 +159,9 @@ class Template(Component):
     kind: ClassVar[str] = "templates"
     needs: ClassVar[tuple[str, ...]] = ()
     """Special tokens that the tokenizer must have: as they are written, or by role (`bos_token`, `eos_token`)."""
+    stands_in: ClassVar[bool] = False
+    """Whether its text knows less than models' own, such as nothing of tools: a model that has one which writes the same turns
+    keeps that. For templates with `encoders`."""
 
     @property
     def title(self) -> str:

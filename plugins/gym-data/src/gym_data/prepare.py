@@ -134,16 +134,7 @@ def tokenizer_with(
 
     Raises DataError where it lacks tokens the template needs.
     """
-    text = None
-    if template is not None:
-        with answering(template, "`build`"):
-            text = template.build()
-        if not isinstance(text, str) and not (text is None and template.encoders()):
-            raise PluginError(
-                f"the {called(template)} returned a {type(text).__name__} where its kind promises a text",
-                key="data.template",
-                fix=f"let {type(template).__name__}.build return the text of a jinja template",
-            )
+    text = template_text(template, path) if template else None
     tokenizer = Tokenizer(path, text, values, split_special_tokens)
     if template is not None:
         roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
@@ -157,6 +148,36 @@ def tokenizer_with(
                 fix="leave `template` out to use the model's own, or take `default`, which needs no chat tokens",
             )
     return tokenizer
+
+
+def template_text(template: Template, path: Path) -> str | None:
+    """Return the text of a template for a model in this directory; None where the model's own is taken.
+
+    Raises PluginError where the template is no text.
+    """
+    with answering(template, "`build`"):
+        text = template.build()
+    if text is None and template.encoders():
+        return None
+    if not isinstance(text, str):
+        raise PluginError(
+            f"the {called(template)} returned a {type(text).__name__} where its kind promises a text",
+            key="data.template",
+            fix=f"let {type(template).__name__}.build return the text of a jinja template",
+        )
+    return None if template.stands_in and _written_alike(Tokenizer(path), Tokenizer(path, text)) else text
+
+
+def _written_alike(own: Tokenizer, other: Tokenizer) -> bool:
+    """Whether a model has a chat template which writes turns, and what comes before an answer, as the other one does."""
+    if "default" not in own.templates:
+        return False
+    asked, answered = {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}
+    tried = ([{"role": "system", "content": "three"}, asked], [asked], [asked, answered, asked])
+    try:
+        return all(own.render(turns, True) == other.render(turns, True) for turns in tried)
+    except ValueError:  # one of them takes no such conversation
+        return False
 
 
 def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:

@@ -17,6 +17,7 @@ class LlamaFactory(Template):
     """A chat template of LLaMA-Factory, with its ids, its mask and its way to share `cutoff` between prompt and answer."""
 
     target: ClassVar[str] = "gym_llamafactory.chat.formats:text"
+    stands_in: ClassVar[bool] = True
 
     format: str | None = None
     """Name of the template, such as `qwen3`; without it, what the model's own chat template begins and ends turns with."""

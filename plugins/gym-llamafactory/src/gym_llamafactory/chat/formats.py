@@ -120,7 +120,8 @@ def _added(short: str, long: str) -> str:
 def text(config: LlamaFactory) -> str | None:
     """Return the jinja text of a format, for those who generate; None where it is the model's own.
 
-    Roles that it has: system, user, assistant, tool. Tools on offer and calls are not written.
+    Roles that it has: system, user, assistant, tool. Tools on offer and calls are not written. With `enable_thinking: false` an
+    empty thought stands before an answer, as where that is how it was learnt.
     """
     if config.format is None:
         return None
@@ -142,7 +143,10 @@ def text(config: LlamaFactory) -> str | None:
         f"{{% {'if' if number == 0 else 'elif'} message['role'] == '{role}' %}}{_jinja(slots, 'content')}"
         for number, (role, slots) in enumerate(parts.items())
     )
-    return f"{system}{given}{_jinja(form.prefix, '')}{before}{{% for message in turns %}}{begin}{said}{{% endif %}}{{% endfor %}}"
+    turns = f"{{% for message in turns %}}{begin}{said}{{% endif %}}{{% endfor %}}"
+    thought = f"{{{{ {json.dumps(form.empty_thought)} }}}}"
+    unthinking = f"{{% if add_generation_prompt and not enable_thinking | default(true) %}}{thought}{{% endif %}}"
+    return f"{system}{given}{_jinja(form.prefix, '')}{before}{turns}{unthinking if form.reasons else ''}"
 
 
 def _jinja(slots: Slots, content: str, join: str = "") -> str:

@@ -124,7 +124,7 @@ class Results:
         data = part(self.run.recipe, Data)
         if data is None or torch_algorithm(self.run.recipe).rows == "text":
             return None
-        own = data.chat_template()
+        own = data.chat_template(self.model.path)
         if own is not None or not (self.model.path / "tokenizer.json").is_file():
             return own
         return read_tokenizer(self.model.path).templates.get("default")
@@ -133,7 +133,7 @@ class Results:
         """Lay the tokenizer beside the weights, with the chat template that was trained on and where its turns end."""
         copy_tokenizer(self.model.path, into)
         data = part(self.run.recipe, Data)
-        template = data.chat_template() if data else None
+        template = data.chat_template(self.model.path) if data else None
         if template is not None:
             (into / "chat_template.jinja").write_text(template, encoding="utf-8")
         if self.stops:
