@@ -167,8 +167,9 @@ def test_turns_of_a_template_that_reasons_are_one_sample(bench: Bench) -> None:
     assert shown["report"]["examples"] == 1 and not shown["report"]["notes"]
     learnt = [run["text"] for run in shown["examples"][0]["runs"] if run["trained"]]
     assert learnt == ["<think>\n\n</think>\n\nb<|im_end|>\n"] * 2
-    unlearnt = prepared(bench, [{"messages": said * 2}], template="qwen3", cutoff_len=500, enable_thinking=False)
-    assert [run["text"] for run in unlearnt["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"] * 2
+    for value in (False, None):
+        unlearnt = prepared(bench, [{"messages": said * 2}], template="qwen3", cutoff_len=500, enable_thinking=value)
+        assert [run["text"] for run in unlearnt["examples"][0]["runs"] if run["trained"]] == ["b<|im_end|>\n"] * 2
 
 
 CALL = {"name": "weather", "arguments": {"city": "Rome"}}

@@ -35,6 +35,8 @@ class Key(NamedTuple):
     together: str = ""
     """Further keys of which `convert` gets the values by name, where a file has them; they count with this one alone, unless
     they have rows of their own or this one has a default."""
+    null: str = ""
+    """Those of `together` for which null is a value, with spaces; of all other keys it means that they are left out."""
     unless: str = ""
     """Option of the section that says the same in another way: where it stands, the default does not count."""
 

@@ -194,7 +194,8 @@ def _picked(key: str, rows: list[tuple[str, Choice]], value: str, found: Finding
 
 
 def _fill(sections: dict[str, Any], row: Key, value: Any, found: Findings, said: Mapping[str, Any]) -> None:
-    more = {key: said[key] for key in row.together.split() if said.get(key) is not None}
+    more = {key: said[key] for key in row.together.split() if key in said}
+    more = {key: each for key, each in more.items() if each is not None or key in row.null.split()}
     try:
         if row.convert:
             value = _worth(row.convert, value) if isinstance(row.convert, Mapping) else row.convert(value, **more)

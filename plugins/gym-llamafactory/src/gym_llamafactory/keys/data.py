@@ -83,6 +83,7 @@ class DataKeys(Keys):
             template,
             default="",
             together="enable_thinking preserve_thinking tool_format",
+            null="enable_thinking",
         ),
         Key("default_system", "data.system", _OF),
         Key("split_special_tokens", "data.split_special_tokens", _OF),
