@@ -131,6 +131,15 @@ def test_tokens_of_a_call_are_tokens_and_those_in_its_arguments_stay_text(tmp_pa
     assert turns.tokenizer.decode(answer).startswith(f'{begin}[say(text="{end}")]{end}')
 
 
+@pytest.mark.parametrize(("template", "end"), [("qwen", "<|im_end|>"), ("gemma4", "<turn|>"), ("bailing_v2", "")])
+def test_calls_in_a_format_that_is_chosen_stand_alone(tokenizer: Tokenizer, template: str, end: str) -> None:
+    call = {"function": {"name": "say", "arguments": {}}}
+    asked, called = {"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}
+    turns = Turns(LlamaFactory(format=template, tool_format="mistral"), tokenizer, None, DAY)
+    ((_, answer),) = turns.pairs([turns.elements(Conversation((asked, called)), True, alone=False)])[0]
+    assert tokenizer.decode(answer).endswith(f'[{{"name": "say", "arguments": {{}}}}]{end}')
+
+
 def test_calls_that_a_format_cannot_write_are_bad_rows(tokenizer: Tokenizer) -> None:
     call = {"function": {"name": "say", "arguments": {}}}
     asked, called = {"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call, call]}

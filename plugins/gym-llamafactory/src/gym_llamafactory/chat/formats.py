@@ -45,6 +45,11 @@ class ChatFormat:
         return self.behaves in ("reasoning", "reasoning_end")
 
     @property
+    def bare_answer(self) -> Slots:
+        """Return an answer with nothing around it but the token that closes it, where one stands behind each."""
+        return _PLAIN if self.efficient_eos else (CONTENT, {"role": "eos_token"})
+
+    @property
     def empty_thought(self) -> str:
         """Return what stands for a thought that an answer does not have."""
         return "".join(self.thought_words[self.behaves == "reasoning_end" :])
@@ -67,8 +72,8 @@ def named(name: str) -> ChatFormat:
     """Return the format of this name."""
     row = _table()[name]
     found = ChatFormat(**row)
-    if found.efficient_eos and "assistant" not in row:
-        found = replace(found, assistant=_PLAIN)
+    if "assistant" not in row:
+        found = replace(found, assistant=found.bare_answer)
     return replace(found, function=found.function or found.assistant, observation=found.observation or found.user)
 
 

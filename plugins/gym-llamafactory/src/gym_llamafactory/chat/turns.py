@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -39,16 +40,16 @@ class Turns:
         self.system = self.format.default_system if system is None else system
 
     def _format(self) -> ChatFormat:
-        if self.config.format is not None:
-            return formats.named(self.config.format)
         try:
-            return formats.told(self.tokenizer)
+            found = formats.told(self.tokenizer) if self.config.format is None else formats.named(self.config.format)
         except ValueError as error:
             raise DataError(
                 f"the model's own chat template cannot be read as LLaMA-Factory reads it: {error}",
                 key="data.template",
                 fix="name one, such as `template: qwen3`",
             ) from error
+        # Calls in a format that is chosen have nothing around them but the end of a turn, as there.
+        return replace(found, function=found.bare_answer) if self.config.tool_format else found
 
     @cached_property
     def eos(self) -> list[int]:
