@@ -51,11 +51,11 @@ class AlpacaReader:
                 raise ValueError(f"the history (column `{config.history}`) is not a list of [instruction, answer]")
             messages.append({"role": "user", "content": text_of(turn[0], "the history")})
             messages.append({"role": "assistant", "content": text_of(turn[1], "the history")})
-        parts = [text_of(column(row, config.prompt), f"the prompt (column `{config.prompt}`)")]
-        query = column(row, config.query)
-        if query is not None and text_of(query, f"the input (column `{config.query}`)"):
-            parts.append(text_of(query, "the input"))
-        messages.append({"role": "user", "content": "\n".join(part for part in parts if part)})
+        asked, query = column(row, config.prompt), column(row, config.query)
+        under = "" if query is None else text_of(query, f"the input (column `{config.query}`)")
+        # An input alone will do, also where what stands over it is null.
+        over = "" if asked is None and under else text_of(asked, f"the prompt (column `{config.prompt}`)")
+        messages.append({"role": "user", "content": "\n".join(part for part in (over, under) if part)})
         values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
         return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values)
 
