@@ -24,6 +24,19 @@ def test_alpaca_joins_instruction_and_input_and_keeps_history():
     ]
 
 
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_input_alone_is_a_prompt(empty):
+    read = Alpaca().build().convert({"instruction": empty, "input": "1 2", "output": "3"})
+    assert contents(read) == [("user", "1 2"), ("assistant", "3")]
+
+
+def test_a_system_message_of_a_column_stands_before_rows_that_begin_with_none():
+    reader, rest = Messages(system="s").build(), [user("a"), said("b", train=False)]
+    for begun, wanted in (([], "column"), ([{"role": "system", "content": "own"}], "own")):
+        read = reader.convert({"s": "column", "messages": [*begun, *rest]})
+        assert contents(read) == [("system", wanted), ("user", "a"), ("assistant", "b")] and read.muted == {2}
+
+
 def test_sharegpt_reads_tools_calls_and_results():
     turns = [("human", "1+1?"), ("function_call", CALL), ("observation", "2"), ("gpt", "Two.")]
     row = {"conversations": [{"from": who, "value": text} for who, text in turns], "tools": '[{"name": "add"}]'}

@@ -54,7 +54,7 @@ class ConversationFormat(Format):
     tools: str | None = "tools"
     """Column of the tools on offer: a list of function descriptions, or its JSON text."""
     system: str | None = None
-    """Column of the system message, for rows that keep it apart."""
+    """Column of the system message, for rows that keep it apart; one that begins the messages stands in its place."""
     chat_template_kwargs: str | None = "chat_template_kwargs"
     """Column of what the chat template is handed for this row, such as {"enable_thinking": false}, or its JSON text."""
     role: str = "role"

@@ -79,10 +79,11 @@ class ConversationReader:
         no_media(row, config.media)
         messages: list[Message] = []
         muted: set[int] = set()
-        system = column(row, config.system)
-        if system:
-            messages.append({"role": "system", "content": text_of(system, "the system message")})
         self._take(row.get(config.messages), config.messages, messages, muted)
+        begun = bool(messages) and messages[0]["role"] == "system"
+        if not begun and (system := column(row, config.system)):
+            messages.insert(0, {"role": "system", "content": text_of(system, "the system message")})
+            muted = {index + 1 for index in muted}
         if config.completion is not None:
             muted.update(index for index, message in enumerate(messages) if message["role"] == "assistant")
             answer = row.get(config.completion)
