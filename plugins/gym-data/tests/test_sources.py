@@ -103,6 +103,12 @@ BROKEN = {
     "nul.jsonl": (b'{"text": "a\x00"}', r"nul\.jsonl:1\n  not JSON"),
     "deep.jsonl": (b"[" * 100_000, r"deep\.jsonl:1\n  not JSON that can be read: nested too deeply"),
     "huge.jsonl": (b'{"n": ' + b"9" * 5000 + b"}", r"huge\.jsonl:1\n  not JSON that can be read"),
+    "twice.jsonl": (
+        b'{"text": "a"}\n{"m": {"text": "a", "text": "b"}}',
+        r"twice\.jsonl:2\n  .*the key `text` stands twice",
+    ),
+    "twice.json": (b'[{"text": "a", "text": "b"}]', r"twice\.json:1\n  .*the key `text` stands twice"),
+    "twice.csv": (b"a,b,a\n1,2,3\n", r"twice\.csv:1\n  two columns are named `a`"),
     "list.jsonl": (b"[1, 2]", r"list\.jsonl:1\n  expected an object with named columns, not list"),
     "numbers.json": (b"[1, 2]", r"numbers\.json: row 1\n  expected an object"),
     "wide.csv": (b"a,b\n1,2,3\n", r"wide\.csv:2\n  the row has more fields"),

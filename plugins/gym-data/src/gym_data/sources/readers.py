@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,10 @@ def read_csv(path: Path) -> Iterator[Row]:
         file.seek(0)
         table = csv.DictReader(file, strict=True, delimiter=sign)
         try:
+            if twice := _twice(table.fieldnames or ()):
+                raise DataError(
+                    f"two columns are named `{twice}`", where=f"{path}:1", fix="give each a name of its own"
+                )
             for row in table:
                 if None in row or None in row.values():
                     why = f"the row has {'more' if None in row else 'fewer'} fields than the header"
@@ -201,7 +205,7 @@ def find_files(path: Path) -> list[Path]:
 def _alone(text: str) -> Row | None:
     """Return the one object that a text consists of; None where it is something else, such as JSON lines."""
     try:
-        found = json.loads(text)
+        found = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -217,9 +221,25 @@ def _holds_rows(row: Row) -> str | None:
     return None
 
 
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    """Return an object of JSON. Raises ValueError where a key stands twice, as the value of one would go missing."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the key `{_twice(key for key, _ in pairs)}` stands twice in one object")
+    return found
+
+
+def _twice(names: Iterable[str]) -> str:
+    """Return the first name that comes more than once, or ""."""
+    return next((name for name, times in Counter(names).items() if times > 1), "")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def _parse(text: str, path: Path, line: int) -> Any:
     try:
-        return json.loads(text)
+        return _JSON.decode(text)
     except json.JSONDecodeError as error:
         raise DataError(f"not JSON: {error.msg}", where=f"{path}:{line + error.lineno - 1}") from None
     except (ValueError, RecursionError) as error:
