@@ -75,6 +75,40 @@ def test_answers_are_learnt_with_the_thoughts_that_later_turns_do_not_show(marks
     assert learnt(path, chat("a", "one", "b", "two"), [1, 3]) == ["one<|im_end|>|two<|im_end|>"]
 
 
+#: As gpt-oss: the thoughts before a tool call are gone once the last answer is there.
+DROPPING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.thinking and (loop.last or messages[-1].role == 'tool') %}<think>{{ m.thinking }}</think>{% endif %}"
+    "{% for call in m.tool_calls or () %}{{ call.function.name }}{{ call.function.arguments | tojson }}{% endfor %}"
+    "{{ m.content | tojson if m.role == 'tool' else m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_an_answer_is_learnt_behind_its_prompt_also_where_that_is_shown_otherwise_later(with_template):
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "thinking": "x", "tool_calls": [call]},
+        {"role": "tool", "content": '{"sum": "2"}', "name": "add"},
+        {"role": "assistant", "content": "one", "thinking": "y"},
+    ]
+    called, said = '<think>x</think>add{"a": 1}<|im_end|>', "<think>y</think>one<|im_end|>"
+    assert learnt(with_template(DROPPING), messages, [1, 3]) == [f"{called}|{said}"]
+    hiding = DROPPING.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}")
+    with pytest.raises(ValueError, match="message 4 as a continuation"):
+        learnt(with_template(hiding), messages, [1, 3])
+
+
+def test_what_ends_a_text_may_stand_behind_a_question_without_an_answer(with_template):
+    """As in Phi-3, with marks."""
+    end = "<|endoftext|>"
+    behind = f"{{% if messages[-1].role == 'user' %}}{end}{{% else %}}{{% generation %}}{end}{{% endgeneration %}}{{% endif %}}"
+    ending = f"{MARKED}{{% if not add_generation_prompt %}}{behind}{{% endif %}}"
+    found = learnt(with_template(ending), chat("a", "one", "b", "two"), [1, 3])
+    assert found == [f"one<|im_end|>|{end}", f"two<|im_end|>|{end}"]
+
+
 def test_marks_around_the_last_answer_alone_are_taken_for_each(with_template):
     last = MARKED.replace("{% if m.role == 'assistant' %}", "{% if m.role == 'assistant' and loop.last %}")
     assert learnt(with_template(last), chat("a", "one", "b", "two"), [1, 3]) == ["one<|im_end|>|two<|im_end|>"]

@@ -68,7 +68,10 @@ def by_marks(
 
     def shown(index: int) -> Rendered:
         whole = unmark(render(messages[: index + 1], False))
-        spans = _own(unmark(render(messages[:index], False)).text, whole, messages, index)
+        before = unmark(render(messages[:index], False)).text
+        if not whole.text.startswith(before):  # what ends a text may stand there (Phi-3)
+            before = unmark(render(messages[:index], True)).text
+        spans = _own(before, whole, messages, index)
         return Rendered(whole.text, tuple(_close(span, whole, quoter) for span in spans), index)
 
     return _fewest(shown, wanted)
@@ -83,8 +86,8 @@ def by_prefixes(
     """
 
     def shown(index: int) -> Rendered:
-        whole = render(messages[: index + 1], False)
-        return Rendered(whole, (_trim(_added(render, messages, index, whole), whole, quoter),), index)
+        text, start = _answered(render, messages, index)
+        return Rendered(text, (_trim((start, len(text)), text, quoter),), index)
 
     return _fewest(shown, wanted)
 
@@ -132,19 +135,38 @@ def _own(before: str, whole: Rendered, messages: Sequence[Message], index: int) 
     return whole.spans[-1:]
 
 
-def _added(render: Render, messages: Sequence[Message], index: int, whole: str) -> Span:
-    """Return the span that an answer adds to its prompt; `whole` is the text that ends with the answer.
+def _answered(render: Render, messages: Sequence[Message], index: int) -> tuple[str, int]:
+    """Return a text that ends with an answer, and where the answer begins: behind its prompt.
 
-    Raises ValueError where it does not begin with the prompt.
+    Raises ValueError where the template shows nothing of it there.
     """
-    prompt = render(messages[:index], True)
-    if not whole.startswith(prompt) and whole.startswith(render(messages[:index], False)):
-        # The prompt for generation may open what a given answer lacks (a reasoning block): learn from where they part.
-        same = (mine == theirs for mine, theirs in zip(prompt, whole, strict=False))
-        prompt = prompt[: sum(1 for _ in takewhile(bool, same))]
-    if not whole.startswith(prompt) or len(prompt) == len(whole):
+    whole, prompt, asked = render(messages[: index + 1], False), render(messages[:index], True), ""
+    if not whole.startswith(prompt):
+        asked = render(messages[:index], False)
+        if whole.startswith(asked):
+            # The prompt for generation may open what a given answer lacks (a reasoning block): learn from where they part.
+            prompt = prompt[: _common(prompt, whole)]
+    if not whole.startswith(prompt):
+        # Earlier messages are shown otherwise once the answer is there (gpt-oss drops the thoughts before a tool call).
+        whole = prompt + _behind(render, messages, index, prompt, asked, whole)
+    if len(prompt) == len(whole):
         raise ValueError(f"the chat template does not show message {index + 1} as a continuation of its prompt")
-    return len(prompt), len(whole)
+    return whole, len(prompt)
+
+
+def _behind(render: Render, messages: Sequence[Message], index: int, prompt: str, asked: str, whole: str) -> str:
+    """Return what a text shows behind the message before an answer, if it shows that one as the prompt does; else nothing."""
+    if index < 3 or not prompt.startswith(asked):  # there is no earlier answer
+        return ""
+    begin = _common(render(messages[: index - 1], False), asked)
+    place = whole.rfind(prompt[begin:]) if begin < len(asked) else -1
+    return whole[place + len(prompt) - begin :] if place >= 0 else ""
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with."""
+    same = (mine == theirs for mine, theirs in zip(one, other, strict=False))
+    return sum(1 for _ in takewhile(bool, same))
 
 
 def _trim(span: Span, text: str, quoter: SpecialTokenQuoter) -> Span:
