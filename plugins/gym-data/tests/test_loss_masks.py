@@ -100,6 +100,15 @@ def test_an_answer_is_learnt_behind_its_prompt_also_where_that_is_shown_otherwis
         learnt(with_template(hiding), messages, [1, 3])
 
 
+def test_blanks_that_are_marked_behind_the_closing_token_leave_it_the_end(with_template):
+    """As in TRL's templates for training."""
+    path = with_template(MARKED.replace("m.content + '<|im_end|>' }}{% endg", "m.content + '<|im_end|>\\n' }}{% endg"))
+    tokenizer = Tokenizer(path)
+    assert learnt(path, chat("a", "one"), [1]) == ["one<|im_end|>\n"]
+    assert tokenizer.closes(*tokenizer.chat(chat("a", "one")))
+    assert tokenizer.turn_ends == [tokenizer.token_id("<|im_end|>")]
+
+
 def test_what_ends_a_text_may_stand_behind_a_question_without_an_answer(with_template):
     """As in Phi-3, with marks."""
     end = "<|endoftext|>"

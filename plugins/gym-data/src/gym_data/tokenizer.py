@@ -110,7 +110,8 @@ class Tokenizer:
             ids, trained = self.encode_rendered(self.learnable(messages, (), [1]))[-1]
         except (ValueError, DataError):  # no template, or one that asks for other messages
             return []
-        return [int(ids[np.flatnonzero(trained)[-1]])] if self.closes(ids, trained) else []
+        end = self._end(ids, trained)
+        return [] if end is None else [end]
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without any that begin or end it. Special tokens in it are text, unless not split."""
@@ -230,9 +231,18 @@ class Tokenizer:
         return self._quoter.quoted(rendered.text)
 
     def closes(self, ids: Tokens, trained: Mask) -> bool:
-        """Whether the last trained token is a special one, so that the model learns where to stop."""
-        places = np.flatnonzero(trained)
-        return bool(places.size) and self._plain.id_to_token(int(ids[places[-1]])) in self.special
+        """Whether the last trained token is a special one, blanks behind it aside, so that the model learns where to stop."""
+        return self._end(ids, trained) is not None
+
+    def _end(self, ids: Tokens, trained: Mask) -> int | None:
+        """Return the special token that ends what is trained; None where there is none."""
+        for place in np.flatnonzero(trained)[::-1]:
+            token = int(ids[place])
+            if self._plain.id_to_token(token) in self.special:
+                return token
+            if self.decode([token]).strip():
+                break
+        return None
 
     def _rendered(self, request: RenderRequest) -> Rendered:
         self._check_template()
