@@ -71,14 +71,19 @@ def installed(
     version: str = "1.0",
     library: str = "3.0",
     changed: Mapping[str, str] | None = None,
+    table: str = "{}",
 ) -> Iterator[None]:
-    """Install the package, with texts of its code changed, and a library that it requires; for the time of the block."""
+    """Install the package, with texts of its code changed, and a library that it requires; for the time of the block.
+
+    `table` is what a file beside its code holds.
+    """
     folder = site / package
     folder.mkdir(parents=True)
     for name, text in (("__init__", SOURCE), ("impl", IMPLEMENTATION)):
         for old, new in (changed or {}).items():
             text = text.replace(old, new)
         (folder / f"{name}.py").write_text(text.replace("gym_acme", package))
+    (folder / "table.json").write_text(table)
     points = "".join(f"[{group}]\n{point}\n" for group, point in POINTS.items()).replace("gym_acme", package)
     write_distribution(site, dist, points, requires=["acme-lib"], version=version)
     write_distribution(site, "acme-lib", {}, version=library)

@@ -32,6 +32,7 @@ def prepared(model, site, source=None, options=None, **stranger):
 CHANGES = {
     "the version": {"version": "1.1"},
     "the code": {"changed": {"a {i}": "another {i}"}},
+    "a table beside the code": {"table": '{"a": 1}'},
     "the code of a format": {"changed": {"row[self.config.verse]}": "row[self.config.verse] + '!'}"}},
     "the distribution": {"dist": "gym-fork"},
     "the package": {"package": "gym_other"},

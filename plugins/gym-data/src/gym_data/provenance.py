@@ -27,6 +27,7 @@ from gym_core.discovery import Entry, entries, installed
 from gym_core.loading import load
 
 KERNEL = "gym_core"
+DATA = (".jinja", ".json", ".toml", ".txt", ".yaml", ".yml")  #: of files that code reads: templates, tables
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -144,12 +145,12 @@ def _version(distribution: str) -> str | None:
 
 
 def _code(package: str) -> str:
-    """Return a hash of every file of a package that Python can import; empty where there are none."""
+    """Return a hash of every file of a package that Python can import, and of `DATA`; empty where there are none."""
     digest, files = hashlib.sha256(), 0
     for root in _roots(package):
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
             inside = file.relative_to(root).as_posix()
-            if file.name.endswith(tuple(all_suffixes())) and "__pycache__" not in inside and file.is_file():
+            if file.name.endswith((*all_suffixes(), *DATA)) and "__pycache__" not in inside and file.is_file():
                 digest.update(f"{inside}\0{file.stat().st_size}\0".encode())
                 digest.update(file.read_bytes())
                 files += 1
