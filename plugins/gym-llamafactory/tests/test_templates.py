@@ -170,6 +170,17 @@ def test_a_long_prompt_leaves_room_for_the_answer_in_every_stage(bench: Bench) -
         assert shown["report"]["template"] == "LLaMA-Factory's vicuna"
 
 
+def test_the_day_that_tools_are_offered_with_makes_other_tokens(bench: Bench) -> None:
+    tool = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    options: dict[str, Any] = {"cutoff_len": 2000, "tool_format": "llama3"}
+    shown = [
+        prepared(bench, [{"messages": said, "tools": [tool]}], **options, date=day)["examples"][0]["runs"][0]
+        for day in ("2025-01-01", "2025-02-02", "2025-01-01")
+    ]
+    assert "01 Jan 2025" in shown[0]["text"] and "02 Feb 2025" in shown[1]["text"] and shown[0] == shown[2]
+
+
 def test_turns_of_a_template_that_reasons_are_one_sample(bench: Bench) -> None:
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     shown = prepared(bench, [{"messages": said * 2}], template="qwen3", cutoff_len=500)

@@ -172,6 +172,10 @@ class Template(Component):
         """Return the tokens that it needs and a tokenizer does not have, which says so by `has(token)`."""
         return [token for token in self.needs if not has(token)]
 
+    def dated(self) -> bool:
+        """Whether its `encoders` write the day. That a text asks for it is seen."""
+        return False
+
     def encoders(self) -> Mapping[str, Callable[[Any, Any], Iterator[Any]]]:
         """Return, by shape of the rows, what makes sequences of them where its text is not what does it.
 

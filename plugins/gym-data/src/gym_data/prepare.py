@@ -199,7 +199,8 @@ def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:
 
 def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]:
     """Return the options that make examples of rows, as plain data."""
-    dated = any("strftime_now" in text for text in tokenizer.templates.values())
+    template = reader.config.template
+    dated = any("strftime_now" in text for text in tokenizer.templates.values()) or (template and template.dated())
     return {
         "shape": [reader.shape, reader.branches],
         "tools": list(reader.tools),

@@ -56,6 +56,11 @@ class LlamaFactory(Template):
         found: list[str] = load_object("gym_llamafactory.chat.formats:ends")(self.format)
         return [token for token in found if not has(token)]
 
+    def dated(self) -> bool:
+        """Return whether tools on offer are written with the day."""
+        found: bool = load_object("gym_llamafactory.chat.tools:dated")(self)
+        return found
+
     def encoders(self) -> Mapping[str, Callable[[Any, Any], Iterator[Any]]]:
         """Return how rows of each shape that LLaMA-Factory knows become sequences."""
         found: Mapping[str, Callable[..., Iterator[Any]]] = load_object("gym_llamafactory.chat.encoding:ENCODERS")

@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gym_llamafactory.chat import formats
+
+if TYPE_CHECKING:
+    from gym_llamafactory.chat import LlamaFactory
 
 Tool = Mapping[str, Any]
 Call = tuple[str, Any]  #: name and arguments
@@ -203,6 +208,12 @@ FORMATS: dict[str, ToolFormat] = {
 def known() -> list[str]:
     """Return the names of the formats of tools."""
     return sorted(FORMATS)
+
+
+def dated(config: LlamaFactory) -> bool:
+    """Return whether the format of tools that a template has tells the day."""
+    form = config.tool_format or (formats.named(config.format).tools if config.format else "default")
+    return "{{day}}" in _texts()[form]
 
 
 def offered(name: str, tools: Sequence[Tool], day: date) -> str:
