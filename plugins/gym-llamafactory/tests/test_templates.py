@@ -106,6 +106,20 @@ def test_special_tokens_that_are_written_stay_text(tokenizer: Tokenizer) -> None
         assert said in tokenizer.decode(attacked)
 
 
+def test_added_tokens_that_are_not_special_are_tokens_whoever_writes_them(tmp_path: Path) -> None:
+    """`<think>` in a system message, as in LLaMA-Factory; also where the model's own template writes it."""
+    model = tiny.write_model(tmp_path / "model", extra=("<think>",))
+    path = model / "tokenizer.json"
+    told = json.loads(path.read_text())
+    told["added_tokens"][-1]["special"] = False
+    path.write_text(json.dumps(told))
+    (model / "chat_template.jinja").write_text(Qwen3().build())
+    turns = Turns(LlamaFactory(format="qwen"), Tokenizer(model), None, DAY)
+    row = Conversation(tuple({"role": role, "content": "<think>"} for role in ("system", "user", "assistant")))
+    ((prompt, answer),) = turns.pairs([turns.elements(row, True, alone=False)])[0]
+    assert [*prompt, *answer].count(turns.tokenizer.token_id("<think>") or 0) == 3
+
+
 def test_marks_of_templates_that_are_written_stay_text(tokenizer: Tokenizer) -> None:
     said = "for {{idx}}: {{content}}"
     row = Conversation(

@@ -140,36 +140,40 @@ class Turns:
 
     def _message(self, said: Said) -> list[Element]:
         if said.role == "function":
-            before = self.tokenizer.quoted(said.content, "assistant") if self.thinks(said.content) else ""
+            before = self._quoted(said.content) if self.thinks(said.content) else ""
             return self._filled(self.format.function, before + self._called(said.calls))
         slots: Mapping[str, Slots] = {
             "user": self.format.user,
             "assistant": self.format.assistant,
             "observation": self.format.observation,
         }
-        content = self.tokenizer.quoted(said.content, "assistant" if said.role == "assistant" else "user")
+        content = self._quoted(said.content)
         return self._filled(slots[said.role], content)
 
     def _with_instructions(self, instructions: str, first: Said) -> list[Element]:
         """Return the first message of a format that has no system messages: it begins with what would be one."""
         before = self._filled(self.format.system, instructions)[0] if instructions else ""
-        whole = f"{before}{self.tokenizer.quoted(first.content, 'user')}"
+        whole = f"{before}{self._quoted(first.content)}"
         return self._filled(self.format.user if first.role == "user" else self.format.observation, whole)
 
     def _instructions(self, system: str, offered: Sequence[tools.Tool]) -> str:
         """Return the system message and the tools on offer."""
-        words = self.tokenizer.quoted(system or self.system, "user")
+        words = self._quoted(system or self.system)
         if not offered:
             return words
         form = self.config.tool_format or self.format.tools
-        quoted = [self.tokenizer.quoted(dict(tool), "user") for tool in offered]
+        quoted = [self._quoted(dict(tool)) for tool in offered]
         told = self._safely(lambda: tools.offered(form, quoted, self.day), "the tools")
         return words + (told.lstrip("\n") if self.format.behaves == "tools_stripped" and not words else told)
 
     def _called(self, calls: Sequence[tools.Call]) -> str:
         form = self.config.tool_format or self.format.calls
-        quoted = [(name, arguments) for name, arguments in self.tokenizer.quoted(calls, "assistant")]
+        quoted = [(name, arguments) for name, arguments in self._quoted(calls)]
         return self._safely(lambda: tools.called(form, quoted), "a tool call")
+
+    def _quoted(self, value: Any) -> Any:
+        """Return what anybody wrote with special tokens as text; other added tokens (`<think>`) are tokens, as there."""
+        return self.tokenizer.quoted(value, "assistant")
 
     def _safely(self, write: Callable[[], str], what: str) -> str:
         try:
