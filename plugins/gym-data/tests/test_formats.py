@@ -24,6 +24,12 @@ def test_alpaca_joins_instruction_and_input_and_keeps_history():
     ]
 
 
+@pytest.mark.parametrize("label", [True, 1, "True", "false", False, 0])
+def test_judgements_are_read_as_tables_have_them(label):
+    row = {"messages": [user("a"), said("b")], "label": label}
+    assert Feedback().build().convert(row).desirable is (label in (1, "True"))
+
+
 @pytest.mark.parametrize("empty", ["", None])
 def test_an_input_alone_is_a_prompt(empty):
     read = Alpaca().build().convert({"instruction": empty, "input": "1 2", "output": "3"})
@@ -123,6 +129,8 @@ def test_bad_conversations_say_why(name):
         (ShareGPT(), {}, "column `conversations` holds no list"),
         (Text(), {"text": " "}, "is empty"),
         (Feedback(), {"messages": [user("a"), said("b")], "label": "yes"}, "not true or false"),
+        (Feedback(), {"messages": [user("a"), said("b")], "label": 2}, "not true or false"),
+        (Feedback(), {"messages": [user("a"), said("b")], "label": None}, "not true or false"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": "b"}, "both answers are the same"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": " "}, r"message 2 \(assistant\) is empty"),
         (Preference(), {"prompt": "a", "chosen": "b", "rejected": []}, r"message 2 \(assistant\) is empty"),

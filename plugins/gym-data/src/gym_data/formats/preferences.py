@@ -14,6 +14,9 @@ from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
 
+LABELS = {"true": True, "false": False, "1": True, "0": False}
+"""What a judgement is written as: tables have numbers, and those of CSV texts alone."""
+
 
 class PreferenceReader:
     """Makes a pair of a row."""
@@ -84,8 +87,8 @@ class FeedbackReader:
 
     def convert(self, row: Mapping[str, Any]) -> Judged:
         """Return the conversation and its judgement. Raises ValueError where the label is not true or false."""
-        label = row.get(self.config.label)
-        if not isinstance(label, bool):
+        label = LABELS.get(str(row.get(self.config.label)).strip().lower())
+        if label is None:
             raise ValueError(f"the label (column `{self.config.label}`) is not true or false")
         self._reader = self._reader or _told(row)
         return Judged(self._reader.convert(row), label)
