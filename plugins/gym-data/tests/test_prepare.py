@@ -68,6 +68,8 @@ def test_the_second_time_reads_the_cache_and_every_option_has_its_own(model, wri
         ("\n\n", "the dataset holds no rows"),
         ('{"x": 1}', "no known row format has the columns x"),
         ('{"frage": "1", "antwort": "2"}', r"data: \{format: \{name: alpaca, prompt: frage, response: antwort\}\}"),
+        ('{"id": "1", "chat": [{"role": "a"}]}', r"data: \{format: \{name: messages, messages: chat\}\}"),
+        ('{"dialog": [{"from": "a"}]}', r"data: \{format: \{name: sharegpt, messages: dialog\}\}"),
         ('{"instruction": "a", "output": ""}', r"row 1: the answer \(column `output`\) is empty"),
         ('{"text": "a"}', "its rows are of shape `text`"),
         ('{"prompt": "a", "chosen": "b", "rejected": "c"}', "its rows are of shape `preference`"),

@@ -16,7 +16,7 @@ from gym_core.loading import load_component
 from gym_data.column_tracking import TrackedRow
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
-from gym_data.formats.detect import detect, detect_prompt
+from gym_data.formats.detect import detect, detect_prompt, told_by
 from gym_data.formats.parsing import UntrainableRowError, no_marked_media
 from gym_data.kinds import Format, Rows, Source
 from gym_data.provenance import answering, blamed, called, identity, name_of
@@ -251,11 +251,10 @@ class Reader:
         if found is None and self.shape == "prompt":
             found = detect_prompt(first, answered=False)
         if found is None:
-            asked, said = columns[:2] if len(columns) > 1 else ("question", "answer")
             raise DataError(
                 f"no known row format has the columns {', '.join(map(str, columns))}",
                 where=opened.name,
-                fix=f"say which are which, such as data: {{format: {{name: alpaca, prompt: {asked}, response: {said}}}}}",
+                fix=f"say which are which, such as data: {{format: {{{told_by(first)}}}}}",
             )
         return found
 

@@ -65,6 +65,18 @@ def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> F
     return None
 
 
+def told_by(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a recipe could say of rows whose columns have names of their own, as YAML without braces."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for name in columns:
+        first = next((row[name] for row in rows if row.get(name)), None)
+        keys = first[0] if isinstance(first, list) and isinstance(first[0], Mapping) else {}
+        if keys.keys() & {"role", "from"}:
+            return f"name: {'sharegpt' if 'from' in keys else 'messages'}, messages: {name}"
+    asked, said = columns[:2] if len(columns) > 1 else ("question", "answer")
+    return f"name: alpaca, prompt: {asked}, response: {said}"
+
+
 def _named(part: str, names: Sequence[str], columns: set[str]) -> dict[str, str]:
     """Return the first of these columns that there is, as what plays this part; nothing where there is none."""
     found = next((name for name in names if name in columns), None)

@@ -115,7 +115,9 @@ class ConversationReader:
             raise ValueError(f"{what} has no role (key `{self.config.role}`)")
         role = self._roles.get(given) if isinstance(given, str) else None
         if role is None:
-            raise ValueError(f"{what} has the unknown role {given!r}")
+            raise ValueError(
+                f"{what} has the unknown role {given!r} (the format's options `user`, `assistant`... name others)"
+            )
         content = entry.get(self.config.content)
         # As in transformers a chat template is given the other keys too (thoughts, names...), and what it leaves out is counted.
         read = (*READ, self.config.role, self.config.content)
@@ -139,5 +141,5 @@ def _learnt(entry: Mapping[str, Any], what: str) -> bool:
     said = {key: entry.get(key) for key in ("train", "weight")}
     for key, value in said.items():
         if value not in (None, False, True):  # 0 and 1 are the same, as in tables
-            raise ValueError(f"`{key}` of {what} is {value!r}, neither 0 or false nor 1 or true")
+            raise ValueError(f"`{key}` of {what} is {value!r}, neither true nor false")
     return all(value in (None, True) for value in said.values())
