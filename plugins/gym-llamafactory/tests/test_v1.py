@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,25 @@ def test_rows_are_told_by_their_parts() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             Rows().build().convert(wrong)
+
+
+NO_TEXT: tuple[Any, ...] = (None, 5, "x", [], {}, [None], ["x"], [{}], [[]])
+
+
+@pytest.mark.parametrize("odd", NO_TEXT, ids=str)
+def test_whatever_a_row_holds_it_is_read_or_a_bad_row(odd: Any) -> None:
+    parts = [part(odd), part(odd, "tool_call"), [{"type": odd, "value": "x"}], [{"type": "text"}], odd]
+    answers = [{"role": "assistant", "content": content} for content in parts]
+    rows = [{"messages": [{"role": "user", "content": "q"}, answer]} for answer in answers]
+    rows += [{"messages": odd}, {"chosen_messages": odd}, {"instruction": odd, "output": odd}, {"chosen": odd}]
+    rows += [
+        {"conversations": odd},
+        {"conversations": [{"from": odd, "value": odd}, {"from": "function_call", "value": odd}]},
+    ]
+    for converter in (None, "alpaca", "sharegpt", "pair"):
+        for row in rows:
+            with contextlib.suppress(ValueError):
+                Rows(converter=converter).build().convert(row)
 
 
 def test_an_export_is_told_by_the_section_of_the_adapter(tmp_path: Path) -> None:

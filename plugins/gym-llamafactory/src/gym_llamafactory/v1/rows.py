@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from gym_data.formats import Messages, Preference
+from gym_data.formats.parsing import load_json, text_of
 from gym_data.kinds import Format
 
 
@@ -39,16 +40,21 @@ class RowReader:
         told = self._converted(row)
         tools = {"tools": row["tools"]} if row.get("tools") else {}
         if "chosen_messages" in told:
-            sides = {name: _plain(told[f"{name}_messages"]) for name in ("chosen", "rejected")}
+            sides = {name: _plain(told.get(f"{name}_messages")) for name in ("chosen", "rejected")}
             return self._pair.convert(sides | tools)
         return self._conversation.convert({"messages": _plain(told.get("messages"))} | tools)
 
 
 def _plain(messages: Any) -> list[dict[str, Any]]:
     """Return messages with their contents as text, and calls apart."""
+    return [_message(each) for each in _listed(messages)]
+
+
+def _listed(messages: Any) -> Sequence[Mapping[str, Any]]:
+    """Return what is a list of objects. Raises ValueError for all else."""
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         raise ValueError("there is no list of messages")
-    return [_message(each) for each in messages]
+    return messages
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +65,13 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "value": content}]
     found: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
     for part in parts:
-        if part.get("type") not in found:
-            raise ValueError(f"it has a part `{part.get('type')}`; images, audio and video are not read")
-        found[part["type"]].append(part["value"])
+        kind = str(part.get("type") if isinstance(part, Mapping) else part)
+        if kind not in found:
+            raise ValueError(f"it has a part `{kind}`; images, audio and video are not read")
+        found[kind].append(text_of(part.get("value"), f"the value of a part `{kind}`"))
     made: dict[str, Any] = {"role": given.get("role"), "content": "".join(found["text"]), "train": weight != 0}
     made |= {"reasoning_content": "".join(found["reasoning"])} if found["reasoning"] else {}
-    calls = [json.loads(call) for call in found["tool_call"]]
+    calls = [load_json(call, "a tool call") for call in found["tool_call"]]
     return made | ({"tool_calls": [{"type": "function", "function": call} for call in calls]} if calls else {})
 
 
@@ -84,7 +91,8 @@ def _as_is(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _alpaca(row: Mapping[str, Any]) -> Mapping[str, Any]:
     _no_media(row)
-    asked = (row.get("instruction") or "") + (row.get("input") or "")  # nothing between them, other than in version 0
+    # Nothing stands between them, other than in version 0.
+    asked = "".join(text_of(row.get(name) or "", f"column `{name}`") for name in ("instruction", "input"))
     system = [_text("system", row["system"])] if row.get("system") else []
     return {"messages": [*system, _text("user", asked), _text("assistant", row.get("output"), learnt=True)]}
 
@@ -95,13 +103,14 @@ _ROLES = {"system": "system", "human": "user", "gpt": "assistant", "observation"
 def _sharegpt(row: Mapping[str, Any]) -> Mapping[str, Any]:
     _no_media(row)
     messages = []
-    for each in row.get("conversations") or ():
-        if each["from"] not in _ROLES:
-            raise ValueError(f"a message is from `{each['from']}`, which is none of {', '.join(_ROLES)}")
-        role = _ROLES[each["from"]]
-        made = _text(role, each["value"], learnt=role == "assistant")
-        if each["from"] == "function_call":
-            calls = json.loads(each["value"])
+    for each in _listed(row.get("conversations")):
+        told, said = str(each.get("from")), each.get("value")
+        if told not in _ROLES:
+            raise ValueError(f"a message is from `{told}`, which is none of {', '.join(_ROLES)}")
+        role = _ROLES[told]
+        made = _text(role, said, learnt=role == "assistant")
+        if told == "function_call":
+            calls = load_json(text_of(said, "a tool call"), "a tool call")
             several: Sequence[Any] = calls if isinstance(calls, list) else [calls]
             made["content"] = [{"type": "tool_call", "value": json.dumps(call)} for call in several]
         messages.append(made)
@@ -113,7 +122,8 @@ def _pair(row: Mapping[str, Any]) -> Mapping[str, Any]:
     sides = {}
     for name in ("chosen", "rejected"):
         sides[f"{name}_messages"] = [
-            _text(each["role"], each["content"], each["role"] == "assistant") for each in row.get(name) or ()
+            _text(each.get("role", ""), each.get("content"), each.get("role") == "assistant")
+            for each in _listed(row.get(name))
         ]
     return sides
 
