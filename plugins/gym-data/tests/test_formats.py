@@ -1,8 +1,10 @@
 """Rows of every shape, and what is said of rows that cannot be learnt from."""
 
+import contextlib
+
 import pytest
 
-from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Stepwise, Text
+from gym_data.formats import Alpaca, Feedback, Messages, Preference, Segments, ShareGPT, Stepwise, Text
 from gym_data.formats.detect import detect
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
@@ -293,3 +295,26 @@ def test_marks_within_the_arguments_of_a_call_are_text():
     row = {"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": call}]}
     (called,) = ShareGPT().build().convert(row).messages[1]["tool_calls"]
     assert called["function"]["arguments"] == {"text": "</think> <tool_call>x</tool_call>"}
+
+
+FORMATS = (Alpaca(history="history"), Messages(), ShareGPT(), Segments(), Text(), Preference(), Feedback(), Stepwise())
+BESIDE = ("history", "tools", "prompt", "margin", "chat_template_kwargs")
+ROWS = [(format, name) for format in FORMATS for name in sorted({*type(format).example, *BESIDE})]
+NOTHING = (None, True, "x", "[1]", [], {}, [None], [[]], [{}], b"x", float("nan"))
+ODD = (*NOTHING, 5, 1.5, [["a", "b"]], [{"role": ["x"], "content": "y"}])
+
+
+@pytest.mark.parametrize(
+    ("format", "name"), ROWS, ids=lambda each: each if isinstance(each, str) else type(each).__name__
+)
+def test_whatever_a_column_holds_the_row_is_read_or_a_bad_one(format, name):
+    for odd in ODD:
+        row = {**type(format).example, name: odd}
+        with contextlib.suppress(ValueError):
+            format.build().convert(row)
+        detect([row])
+
+
+def test_history_may_be_a_cell_of_a_table():
+    row = {"instruction": "a", "output": "b", "history": '[["hi", "hello"]]'}
+    assert [text for _, text in contents(Alpaca(history="history").build().convert(row))] == ["hi", "hello", "a", "b"]

@@ -12,6 +12,7 @@ from gym_data.formats.parsing import (
     UntrainableRowError,
     check,
     column,
+    load_json,
     no_media,
     text_of,
     tools_of,
@@ -46,9 +47,11 @@ class AlpacaReader:
         system = column(row, config.system)
         if system:
             messages.append({"role": "system", "content": text_of(system, "the system message")})
-        for turn in column(row, config.history) or []:
-            if not isinstance(turn, list) or len(turn) != 2:
-                raise ValueError(f"the history (column `{config.history}`) is not a list of [instruction, answer]")
+        history, what = column(row, config.history) or [], f"the history (column `{config.history}`)"
+        history = load_json(history, what) if isinstance(history, str) else history  # a cell of a table
+        if not isinstance(history, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in history):
+            raise ValueError(f"{what} is not a list of [instruction, answer]")
+        for turn in history:
             messages.append({"role": "user", "content": text_of(turn[0], "the history")})
             messages.append({"role": "assistant", "content": text_of(turn[1], "the history")})
         asked, query = column(row, config.prompt), column(row, config.query)

@@ -51,7 +51,7 @@ def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> F
         first = next((row[name] for row in rows if row.get(name)), None)
         keys = first[0] if isinstance(first, list) and first and isinstance(first[0], Mapping) else {}
         if name in columns and (keys or name != "prompt"):
-            begun = {"system", "developer"} & {keys.get("role"), keys.get("from")}
+            begun = any(keys.get(key) in ("system", "developer") for key in ("role", "from"))
             extra: dict[str, Any] = {} if begun else _named("system", SYSTEMS, texts)
             # TRL keeps the messages that answer apart.
             extra |= {"completion": "completion"} if name == "prompt" and "completion" in columns else {}
