@@ -54,6 +54,13 @@ def test_sharegpt_reads_tools_calls_and_results():
     assert read.tools == ({"type": "function", "function": {"name": "add"}},)
 
 
+def test_calls_may_stand_in_the_text_of_an_answer():
+    """As in Hermes' rows, and in those of agents that write `Action:`."""
+    turns = [("human", "1+1?"), ("gpt", f"<tool_call>{CALL}</tool_call>"), ("tool", "2"), ("gpt", "Two.")]
+    read = ShareGPT().build().convert({"conversations": [{"from": who, "value": text} for who, text in turns]})
+    assert contents(read)[1:3] == [("assistant", turns[1][1]), ("tool", "2")]
+
+
 def test_messages_read_tool_calls_content_parts_and_silenced_answers():
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     row = {

@@ -151,12 +151,11 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
     """Raise ValueError unless the messages take turns as chat templates expect, and end with an answer (or a prompt).
 
     It is UntrainableRowError where all that is wrong is that the last answer is empty. The order is: perhaps a system message,
-    then user and assistant in turns; results of tools stand between a call and the next answer.
+    then user and assistant in turns; results of tools stand between two answers, of which the first called.
     """
     if not messages:
         raise ValueError("there are no messages")
     before = None
-    called = False
     for number, message in enumerate(messages, 1):
         role = message["role"]
         what = f"message {number} ({role})"
@@ -164,7 +163,7 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
             raise ValueError(f"{what} is not at the beginning")
         if role == "user" and before == "user":
             raise ValueError(f"{what} follows another user message")
-        if role == "tool" and not called:
+        if role == "tool" and before not in ("assistant", "tool"):  # a call may stand in the text of an answer
             raise ValueError(f"{what} is the result of no tool call")
         if role == "assistant" and before not in ("user", "tool"):
             raise ValueError(f"{what} answers no user message")
@@ -174,7 +173,6 @@ def check(messages: tuple[Message, ...], answered: bool) -> None:
             if role == "assistant" and number == len(messages):
                 raise UntrainableRowError(EMPTY, f"{what} is empty")
             raise ValueError(f"{what} is empty")
-        called = bool(message.get("tool_calls")) or (called and role == "tool")
         before = role
     if answered and before != "assistant":
         raise ValueError(f"it ends with a message of the {before}, not with an answer")
