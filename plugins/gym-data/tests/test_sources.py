@@ -180,6 +180,7 @@ def test_what_is_not_there_is_found_without_reading_it(tmp_path):
     [
         ({"file_name": "x", "columns": {"promt": "q"}}, "did you mean `prompt`"),
         ({"file_name": "x", "columns": {"response": "a"}}, "columns.prompt: no column holds the prompt"),
+        ({"file_name": "x", "columns": {"messages": "a"}}, 'set "formatting": "sharegpt"'),
         ({"file_name": "x", "formatting": "xml"}, "known: alpaca, sharegpt, openai"),
         ({"file_name": "x", "formatting": "sharegpt", "tags": {"rol": "x"}}, "unknown tag"),
         ({"script_url": "x"}, "neither `hf_hub_url` nor `file_name`"),

@@ -159,7 +159,8 @@ def format_of(info: Info, where: str = "") -> Format | None:
         if said and columns.prompt and not (columns.response or info.ranking or columns.kto_tag):
             return Text(text=columns.prompt)
         if said and not columns.prompt:
-            fix = 'name it beside the others: "prompt": "instruction"'
+            named = 'name it beside the others: "prompt": "instruction"'
+            fix = 'set "formatting": "sharegpt" for rows of messages' if columns.messages else named
             raise DataError("no column holds the prompt", where=where, key="columns.prompt", fix=fix)
         base: Format = Alpaca.model_validate(
             {"system": columns.system, "tools": columns.tools, "history": columns.history, "media": media}
