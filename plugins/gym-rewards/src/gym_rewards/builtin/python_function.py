@@ -103,9 +103,9 @@ class FunctionScore:
         given = {name: value for name, value in offered.items() if self._takes_all or name in wanted}
         scores = self.function(*first, **given)
         if inspect.isawaitable(scores):
-            import asyncio  # slow to import, and few functions are asynchronous
+            from gym_rewards.coroutines import settled  # asyncio is slow to import, and few functions are asynchronous
 
-            scores = asyncio.run(_awaited(scores))
+            scores = settled(scores)
         try:
             return plain(scores)
         except (TypeError, ValueError):
@@ -139,10 +139,6 @@ class FunctionScore:
             "log_metric": self._log,
             "log_extra": lambda column, values: None,
         }
-
-
-async def _awaited(scores: Any) -> Any:
-    return await scores
 
 
 def load_function(reference: str, key: str, fix: str) -> Callable[..., Any]:

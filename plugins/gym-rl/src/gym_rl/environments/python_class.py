@@ -7,9 +7,9 @@ from typing import Any
 
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
+from gym_rewards.coroutines import settled
 from gym_rl.environment import KEY, Action, Message, StepResult
 from gym_rl.environments.config import FIX, PythonEnvironment
-from gym_rl.environments.coroutines import settled
 
 
 class PythonEpisodes:

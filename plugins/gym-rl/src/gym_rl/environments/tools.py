@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gym_rewards.coroutines import settled
 from gym_rl.environment import CALLS, FAILED_CALLS, Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
-from gym_rl.environments.coroutines import settled
 from gym_rl.environments.tool_functions import Functions, ToolFunctions
 
 CUT = "...(truncated)..."
