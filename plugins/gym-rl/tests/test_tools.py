@@ -171,13 +171,21 @@ class Counter:
 
     def _hidden(self):
         pass
+
+class Asked(Counter):
+    reward = None
+
+    async def get_reward(self) -> float:
+        \"\"\"Say how far the number is the one that is wanted.\"\"\"
+        return self.now == self.wanted
 """
 
 
-def test_methods_of_a_class_are_tools_of_an_object_for_each_episode(tmp_path: Path) -> None:
-    """As `environment_factory` has them in TRL."""
+@pytest.mark.parametrize("name", ["Counter", "Asked"])
+def test_methods_of_a_class_are_tools_of_an_object_for_each_episode(tmp_path: Path, name: str) -> None:
+    """As `environment_factory` has them in TRL, where `reward` is for functions of rewards, and `get_reward` is one."""
     (tmp_path / "counter.py").write_text(COUNTER)
-    tools = ToolsEnvironment(functions=[f"{tmp_path / 'counter.py'}:Counter"])
+    tools = ToolsEnvironment(functions=[f"{tmp_path / 'counter.py'}:{name}"])
     (offered,) = tools.tools()
     assert offered["function"]["name"] == "increment" and list(offered["function"]["parameters"]["properties"]) == [
         "step"

@@ -13,11 +13,15 @@ from transformers.utils.chat_template_utils import DocstringParsingException, Ty
 
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
+from gym_rewards.coroutines import settled
 from gym_rl.environment import KEY
 from gym_rl.environments.config import FIX
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
 RESET = "reset"  #: method that begins an episode and is no tool
+REWARD = (
+    "get_reward"  #: method that says what an episode has earned and is no tool: a model would ask it for the answer
+)
 
 Functions = dict[str, Callable[..., Any]]  #: by the names that they are called by
 
@@ -70,7 +74,9 @@ def described(references: Sequence[str]) -> list[dict[str, Any]]:
 
 def _public(cls: type) -> list[str]:
     return [
-        name for name, _ in inspect.getmembers(cls, inspect.isroutine) if name != RESET and not name.startswith("_")
+        name
+        for name, _ in inspect.getmembers(cls, inspect.isroutine)
+        if name not in (RESET, REWARD) and not name.startswith("_")
     ]
 
 
@@ -78,6 +84,12 @@ def _bound(cls: type, name: str, made: object) -> Callable[..., Any]:
     """Return a method of an object, which may be any to be described."""
     found = inspect.getattr_static(cls, name)
     return MethodType(found, made) if isinstance(found, FunctionType) else getattr(cls, name)
+
+
+def earned(made: Any) -> float:
+    """Return what the object of an episode has earned: what `get_reward` says, else its attribute `reward`, else 0."""
+    asked = getattr(made, REWARD, None)
+    return float(settled(asked()) if callable(asked) else getattr(made, "reward", 0.0))
 
 
 def _given(reset: Callable[..., Any], row: Mapping[str, Any]) -> Any:

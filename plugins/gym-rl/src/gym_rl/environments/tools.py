@@ -9,7 +9,7 @@ from typing import Any
 from gym_rewards.coroutines import settled
 from gym_rl.environment import CALLS, FAILED_CALLS, Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
-from gym_rl.environments.tool_functions import Functions, ToolFunctions
+from gym_rl.environments.tool_functions import Functions, ToolFunctions, earned
 
 CUT = "...(truncated)..."
 #: By the side that is left, how many characters of a beginning and of an end are, of those that may be shown.
@@ -36,7 +36,7 @@ class ToolEpisode:
     """One episode, which remembers nothing but what objects of the user do."""
 
     def __init__(self, config: ToolsEnvironment, functions: Functions, objects: Sequence[Any]) -> None:
-        """Take what may be called, by name, and what may have a `reward`."""
+        """Take what may be called, by name, and what may have earned something."""
         self.config, self.functions, self.objects = config, functions, objects
         self.given = 0.0  #: of the reward so far
 
@@ -45,7 +45,7 @@ class ToolEpisode:
         results = [self._result(call) for call in action.calls]
         messages = [self._message(call, text) for call, (text, _) in zip(action.calls, results, strict=True)]
         metrics = {CALLS: len(results), FAILED_CALLS: sum(failed for _, failed in results)}
-        before, self.given = self.given, sum(float(getattr(each, "reward", 0.0)) for each in self.objects)
+        before, self.given = self.given, sum(map(earned, self.objects))
         return StepResult(messages, self.given - before, metrics)
 
     def _message(self, call: Call, text: str) -> Message:
