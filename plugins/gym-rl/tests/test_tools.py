@@ -13,6 +13,7 @@ from gym_turns_bench import END, TOKENIZER, questions
 
 from gym_core import DataError, GymError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
+from gym_rewards import sandbox
 from gym_rl import Action, Environment, PolicyGradient
 from gym_rl.environment import CALLS, FAILED_CALLS, Call
 from gym_rl.environments.config import ToolsEnvironment
@@ -224,3 +225,15 @@ def test_a_model_may_run_programs_in_a_sandbox() -> None:
     said = [episode.step(Action("", calls=[Call("python", json.dumps({"code": code}))])).messages[0] for code in codes]
     assert said[0]["content"] == "42" and "root:" not in said[1]["content"] and "error" in said[1]["content"]
     assert "ZeroDivisionError" in said[2]["content"]
+
+
+def test_a_machine_without_a_sandbox_is_not_an_answer_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program would be told the same, and the run would go on."""
+
+    def refuse(name: str) -> Any:
+        raise GymError("programs cannot be confined by namespaces here")
+
+    monkeypatch.setattr(sandbox, "level", refuse)
+    episode = ToolsEnvironment(functions=["gym_rl.environments.python_interpreter:python"]).build()({}, [])
+    with pytest.raises(GymError, match="cannot be confined"):
+        episode.step(Action("", calls=[Call("python", '{"code": "1"}')]))

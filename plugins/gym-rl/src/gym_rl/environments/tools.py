@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gym_core.errors import GymError
 from gym_rewards.coroutines import settled
 from gym_rl.environment import CALLS, FAILED_CALLS, Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
@@ -56,7 +57,10 @@ class ToolEpisode:
         return {"role": "tool", "name": call.name, "content": text}
 
     def _result(self, call: Call) -> tuple[str, bool]:
-        """Return what a function returns, or why it does not, as the model is shown it, and whether it does not."""
+        """Return what a function returns, or why it does not, as the model is shown it, and whether it does not.
+
+        Raises GymError of what a tool needs and is not there, such as a sandbox: no call of it would ever tell the model more.
+        """
         if call.name not in self.functions:
             return f"error: there is no tool `{call.name}`; there are: {', '.join(self.functions)}", True
         try:
@@ -65,5 +69,7 @@ class ToolEpisode:
                 raise ValueError("the arguments are no object")
             made = settled(self.functions[call.name](**arguments))
             return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, default=str), False
+        except GymError:
+            raise
         except (Exception, SystemExit) as error:  # of the model or of the function: the model is told
             return f"error: {type(error).__name__}: {error}", True
