@@ -20,7 +20,7 @@ def samples(first: int, last: int, rewards: list[float | None]) -> list[Sample]:
             (first, last),
             f"row {number // 2}",
             f"<|im_start|>user\nquestion {number // 2}",
-            f"answer {number}\x1b[31m",
+            f"answer {number}\x1b[31m\x85\u2028",
             3 + number,
             number > 0,
             reward,

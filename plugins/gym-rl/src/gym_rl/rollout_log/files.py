@@ -69,5 +69,6 @@ class RolloutLog:
         return self.folder / f"{kind}-{step:08d}.jsonl"
 
     def _samples(self, path: Path) -> list[Sample]:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        with path.open(encoding="utf-8") as lines:  # `splitlines` also splits at characters that completions may hold
+            rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
         return [Sample(**row | {"steps": tuple(row["steps"])}) for row in rows]
