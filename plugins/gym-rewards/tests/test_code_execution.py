@@ -344,9 +344,9 @@ def test_without_tolerance_decimals_are_exact():
 def test_calls_compare_what_json_can_say():
     """Tuples are lists, keys of dictionaries are texts; several arguments, and what each data set wraps."""
     echo = "def f(*xs):\n    return xs\ndef g(d):\n    return {k + 1: v for k, v in d.items()}\n"
-    assert read({"fn_name": "f", "inputs": ['[1, "a"]\n{"k": null}'], "outputs": ['[[1, "a"], {"k": null}]']}) == [
-        Call("f", [[1, "a"], {"k": None}], [[[1, "a"], {"k": None}]])
-    ]
+    assert read(
+        {"fn_name": "f", "inputs": ['[1, "a\u2028"]\n{"k": null}'], "outputs": ['[[1, "a"], {"k": null}]']}
+    ) == [Call("f", [[1, "a\u2028"], {"k": None}], [[[1, "a"], {"k": None}]])]
     assert score(echo, {"fn_name": "f", "inputs": ['[1, "a"]\n2'], "outputs": ['[[1, "a"], 2]']}) == 1
     assert score(echo, {"fn_name": "f", "inputs": [[1, 2]], "outputs": [[[1, 2]]]}) == 1
     assert score(echo, {"fn_name": "f", "inputs": [[1, 2]], "outputs": [[1, 3]]}) == 0

@@ -187,7 +187,7 @@ def _pair(name: str, given: Any, expected: Any) -> Test:
     if not name:
         return Dialogue(_text(given), _text(expected))
     if isinstance(given, str):  # an argument in each line, as JSON, and the result as JSON
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+        arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
         return Call(name, arguments, [json.loads(expected) if isinstance(expected, str) else expected])
     if not isinstance(given, list | tuple):
         raise ValueError(f"the arguments of `{name}` are no list: {given!r:.80}")
