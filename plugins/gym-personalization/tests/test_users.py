@@ -73,6 +73,12 @@ def test_few_rows_are_refused(tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text("{")
     with pytest.raises(DataError, match="no JSON"):
         rows_of("u", tmp_path / "odd.json")
+    (tmp_path / "lines.jsonl").write_text(
+        '{"chosen": "a\u2028b", "rejected": "c", "prompt": "d"}\n' * 2, encoding="utf-8"
+    )
+    assert is_pair(first_row(rows_of("u", tmp_path / "lines.jsonl"))), (
+        "a line separator of Unicode ends no line of JSON"
+    )
     assert rows_of("u", two) == two.resolve() and rows_of("u", [ROW, ROW]) == [ROW, ROW]
     assert not is_pair(first_row(two)) and is_pair(first_row([{"chosen": "a", "rejected": "b", "prompt": "c"}]))
 

@@ -107,7 +107,7 @@ def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
         return data[0]
     text = data.read_text(encoding="utf-8")
     try:
-        found = json.loads(text if data.suffix == ".json" else next(line for line in text.splitlines() if line.strip()))
+        found = json.loads(text if data.suffix == ".json" else next(line for line in text.split("\n") if line.strip()))
     except (ValueError, RecursionError):
         return {}
     found = found[0] if isinstance(found, list) and found else found
