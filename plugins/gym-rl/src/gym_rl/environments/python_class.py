@@ -38,7 +38,7 @@ class PythonEpisode:
         if isinstance(said, StepResult):
             return said
         if said is None or isinstance(said, str):
-            return StepResult([{"role": "user", "content": said}] if said else [])
+            return StepResult([] if said is None else [{"role": "user", "content": said}])
         raise GymError(
             f"{self.name}: `step` returned {str(said)[:60]!r}",
             key=KEY,
