@@ -37,6 +37,8 @@ def user(content: Any, **more: Any) -> StepResult:
         (lambda action: StepResult([{"role": "user"}]), "the content of message 1 .user. is missing"),
         (lambda action: StepResult("Higher."), "a str in place of a list"),  # type: ignore[arg-type]
         (lambda action: StepResult({"role": "user", "content": "a"}), "a dict in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult(None), "a NoneType in place of a list"),  # type: ignore[arg-type]
+        (lambda action: StepResult(reward=10**400), "a reward of '1000"),
         (lambda action: StepResult(["Higher."]), "message 1 is not an object"),  # type: ignore[list-item]
         (lambda action: user(np.int64(3)), "is not text but int64"),
         (lambda action: user([{"type": "image", "image": "a.png"}]), "holds more than text"),
@@ -124,11 +126,11 @@ def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path, name: st
         "        self.left = often\n"
         "    def step(self, action):\n"
         "        self.left -= 1\n"
-        "        return action.text + '?' if self.left >= 0 else None\n"
+        "        return action.text and action.text + '?' if self.left >= 0 else None\n"
         "class Later(Echo):\n"
         "    async def step(self, action):\n"
         "        return Echo.step(self, action)\n"
     )
     episode = PythonEnvironment(environment=f"{tmp_path / 'mine.py'}:{name}", options={"often": 2}).build()({}, [])
-    said = [episode.step(Action(text)).messages for text in "abc"]
-    assert said == [[{"role": "user", "content": "a?"}], [{"role": "user", "content": "b?"}], []]
+    said = [episode.step(Action(text)).messages for text in ("a", "", "c")]
+    assert said == [[{"role": "user", "content": "a?"}], [{"role": "user", "content": ""}], []], "no text is a text"

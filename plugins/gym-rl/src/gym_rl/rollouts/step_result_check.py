@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gym_data.chat.special_tokens import as_text
@@ -22,7 +22,7 @@ def checked(result: StepResult) -> StepResult:
         raise ValueError(f"a {type(result.metrics).__name__} in place of metrics by name")
     metrics = {str(name): _number(value, f"a metric `{name}`") for name, value in result.metrics.items()}
     messages: Any = result.messages
-    if isinstance(messages, str | Mapping):
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise ValueError(f"a {type(messages).__name__} in place of a list of messages")
     return StepResult([_message(each, f"message {number}") for number, each in enumerate(messages, 1)], reward, metrics)
 
@@ -30,7 +30,7 @@ def checked(result: StepResult) -> StepResult:
 def _number(given: Any, what: str) -> float:
     try:
         found = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{what} of {str(given)[:60]!r}, which is no number") from None
     if not math.isfinite(found):
         raise ValueError(f"{what} of {found}")
