@@ -190,6 +190,22 @@ def test_a_reward_in_this_process_that_fails_is_named_too(judge):
     assert masked.totals == [1, None] and masked.failures == {"math": 1}
 
 
+@pytest.mark.parametrize("error", [TimeoutError("the service hung up"), SystemExit(3)])
+def test_what_a_reward_in_this_process_raises_is_said_as_it_is(judge, error):
+    """That a service is late is not that the reward is; and one row costs one completion."""
+
+    def score(inputs):
+        if any(item.id == "row-1" for item in inputs):
+            raise error
+        return [1.0] * len(inputs)
+
+    one = judge({"math": Math()}, on_error="mask")
+    one.scorers["math"] = score
+    found = one(ANSWERS)
+    assert found.totals == [1, None, 1, 1]
+    assert found.reasons["math"].endswith(f"raised {type(error).__name__}: {error}")
+
+
 MOMENT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gym_core.errors import GymError
 from gym_rewards.reward import RewardInput
 from gym_rewards.separate_process import plain
-from gym_rewards.worker_process import Raised
+from gym_rewards.worker_process import Raised, TookTooLongError
 
 Scores = list[float | None]
 #: About what fp32 holds, in which scores are learnt; the mean or deviation of larger ones may be no number.
@@ -44,9 +44,9 @@ def ask_reward(
     every = tuple(range(len(inputs)))
     try:
         scores = plain(score(inputs) if deadline is None else score(inputs, deadline=deadline))
-    except TimeoutError:
+    except TookTooLongError:
         return Outcome([None] * len(inputs), [late])
-    except Exception as error:  # the border to the plugin: what it raises becomes a failure with a name
+    except (Exception, SystemExit) as error:  # the border to the plugin: what it raises becomes a failure with a name
         whole = failure_of(error, every)
     else:
         if len(scores) != len(inputs):
@@ -71,7 +71,7 @@ def ask_reward(
     )
 
 
-def failure_of(error: Exception, where: tuple[int, ...]) -> Failure:
+def failure_of(error: BaseException, where: tuple[int, ...]) -> Failure:
     """Return what an exception says, on a line, and what it advises."""
     if isinstance(error, GymError):
         one = error.problems[0]

@@ -30,6 +30,10 @@ class Raised(Exception):
     """What was called raised; the text begins with the type of the exception."""
 
 
+class TookTooLongError(TimeoutError):
+    """A call did not return in the time that it was given."""
+
+
 class Worker:
     """Calls `module:function` in another process. For one caller at a time; others wait."""
 
@@ -45,7 +49,7 @@ class Worker:
     def __call__(self, *arguments: Any) -> Any:
         """Call and return what it returns, as JSON holds it.
 
-        Raises Raised for its exceptions, TimeoutError when it does not return in time, GymError when its process ends.
+        Raises Raised for its exceptions, TookTooLongError when it does not return in time, GymError when its process ends.
         """
         message = json.dumps([self.timeout, list(arguments)])
         with self._lock:
@@ -102,7 +106,7 @@ class Worker:
             while not received.endswith(b"\n"):
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
-                    raise TimeoutError(f"{self.function} did not return within {seconds:g} s")
+                    raise TookTooLongError(f"{self.function} did not return within {seconds:g} s")
                 chunk = os.read(process.stdout.fileno(), _CHUNK)
                 if not chunk:
                     raise GymError(
