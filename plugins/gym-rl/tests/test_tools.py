@@ -221,10 +221,10 @@ def test_a_model_may_run_programs_in_a_sandbox() -> None:
     (described,) = tools.tools()
     assert described["function"]["parameters"]["required"] == ["code"]
     episode = tools.build()({}, [])
-    codes = ["x = 6\nx * 7", "open('/etc/passwd').read()", "1 / 0"]
+    codes = ["x = 6\nx * 7", "open('/etc/passwd').read()", "1 / 0", "def main():\n    print(5)\nmain()"]
     said = [episode.step(Action("", calls=[Call("python", json.dumps({"code": code}))])).messages[0] for code in codes]
     assert said[0]["content"] == "42" and "root:" not in said[1]["content"] and "error" in said[1]["content"]
-    assert "ZeroDivisionError" in said[2]["content"]
+    assert "ZeroDivisionError" in said[2]["content"] and said[3]["content"] == "5", "None is nothing to be shown"
 
 
 def test_a_machine_without_a_sandbox_is_not_an_answer_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,21 +20,18 @@ def run(program: str, seconds: float) -> str:
 
 
 def as_notebook(source: str) -> str:
-    """Return a program whose last expression is printed, as a notebook does."""
+    """Return a program whose last expression is printed, unless it is None, as a notebook does."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return source  # the sandbox says what is wrong
-    if tree.body and isinstance(last := tree.body[-1], ast.Expr) and not _prints(last.value):
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         lines = source.encode().splitlines(keepends=True)  # columns count bytes
         begin, end = (sum(map(len, lines[: row - 1])) for row in (last.lineno, last.end_lineno or last.lineno))
         begin, end, text = begin + last.col_offset, end + (last.end_col_offset or 0), b"".join(lines)
-        return (text[:begin] + b"print((" + text[begin:end] + b"))" + text[end:]).decode()
+        shown = b"(lambda it: it is None or print(it))((" + text[begin:end] + b"))"
+        return (text[:begin] + shown + text[end:]).decode()
     return source
-
-
-def _prints(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
 
 
 def _reported(program: str) -> str:
