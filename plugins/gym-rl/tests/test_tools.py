@@ -227,6 +227,15 @@ def test_a_model_may_run_programs_in_a_sandbox() -> None:
     assert "ZeroDivisionError" in said[2]["content"] and said[3]["content"] == "5", "None is nothing to be shown"
 
 
+def test_which_part_of_a_long_output_is_shown_is_for_the_options_to_say() -> None:
+    """As the end, where the result stands."""
+    reference = "gym_rl.environments.python_interpreter:python"
+    tools = ToolsEnvironment(functions=[reference], max_tool_response_length=9000, tool_response_truncate_side="right")
+    called = Action("", calls=[Call("python", json.dumps({"code": "print('a' * 9000)\n42"}))])
+    (message,) = tools.build()({}, []).step(called).messages
+    assert message["content"] == "...(truncated)..." + "a" * 8997 + "\n42"
+
+
 def test_a_machine_without_a_sandbox_is_not_an_answer_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program would be told the same, and the run would go on."""
 

@@ -7,13 +7,16 @@ import ast
 from gym_rewards import sandbox
 from gym_rewards.sandbox import Verdict
 
-LONGEST = 4000  #: letters that are shown
+LONGEST = 4000  #: letters that are shown, where nobody says how many
 
 
-def run(program: str, seconds: float) -> str:
-    """Return what a program prints, its errors included. Raises GymError where programs cannot be confined here."""
+def run(program: str, seconds: float, longest: int = LONGEST) -> str:
+    """Return what a program prints, so many letters at most, and how it failed.
+
+    Raises GymError where programs cannot be confined here.
+    """
     verdict, printed = sandbox.run(_reported(program), sandbox.Limits(seconds=seconds), sandbox.level("namespaces"))
-    said = printed.strip()[:LONGEST] or "(nothing was printed)"
+    said = printed.strip()[:longest] or "(nothing was printed)"
     if verdict is Verdict.LATE:
         return f"{said}\nerror: it was ended after {seconds:g} s"
     return said if verdict is Verdict.PASSED else f"{said}\nerror: the program failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gym_rewards.sandbox import interpreter
 
 SECONDS = 10.0  #: that a program may take
+LETTERS = 2**20  #: that it may print; how many the model is shown is for `tools` to say
 
 
 def python(code: str) -> str:
@@ -14,4 +15,4 @@ def python(code: str) -> str:
         code: The program; the value of its last expression is printed.
 
     """
-    return interpreter.run(interpreter.as_notebook(code), SECONDS)
+    return interpreter.run(interpreter.as_notebook(code), SECONDS, LETTERS)
