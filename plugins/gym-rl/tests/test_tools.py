@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gym_turns_bench import END, TOKENIZER, questions
 
@@ -52,6 +53,27 @@ def test_functions_are_called_and_what_they_say_is_shown(name: str, arguments: s
     assert [turn["role"] for turn in found.turns] == ["assistant", "tool", "assistant"]
     assert found.metrics == {CALLS: 1, FAILED_CALLS: told.startswith("error")}
     assert found.turns[1]["content"].startswith(told) and found.turns[1]["content"] in written[1]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_calls_are_read_where_a_row_says_that_no_thought_is_begun(begun: bool) -> None:
+    """The column `chat_template_kwargs` may have `enable_thinking`; a call in a thought is none, and one behind it is one."""
+    end = "{{- '<|im_start|>assistant\\n' }}\n{%- endif %}"
+    thought = "{{- '<|im_start|>assistant\\n<think>\\n' + closed|default('') }}\n{%- endif %}"
+    tokenizer = Tokenizer(MODEL, TOKENIZER.templates["default"].replace(end, thought))
+    tools = ToolsEnvironment(functions=["gym_rl.environments.calculator:calculator"], max_turns=2)
+    values = {} if begun else {"closed": "\n</think>\n\n"}
+    text = tokenizer.render([{"role": "user", "content": "6 * 7?"}], True, values=values)
+    prompt = replace(questions(1)[0], tools=tools.tools(), tokens=np.array(tokenizer.encode(text)), values=values)
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6"}}\n</tool_call>'
+    first, second = call, call.replace("6", "7")
+    said = [*tokenizer.encode(f"{first}\n</think>\n\n{second}" if begun else second), END]
+
+    def generate(request: RolloutRequest, names: Sequence[str]) -> list[Completion]:
+        return [Completion([*said], [0.0] * len(said), True)]
+
+    (found,) = MultiTurn(tools, tools.build(), tokenizer)([prompt], RolloutRequest([prompt.tokens], 500), generate)
+    assert [turn["content"] for turn in found.turns if turn["role"] == "tool"] == ["7"]
 
 
 def test_prompts_offer_the_tools_of_an_environment_where_rows_offer_none(bench: Bench) -> None:

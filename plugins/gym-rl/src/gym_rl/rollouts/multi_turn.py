@@ -29,6 +29,7 @@ from gym_torch.generation.row import Completion
 TURN = 1 << 40  #: by which the streams of random numbers of two turns differ: more than there are completions
 FIX = "return a `gym_rl.StepResult` with a list of messages, or none, and a number"
 THREADS = 16  #: episodes that are begun or stepped at once
+TAIL = 32  #: tokens before a turn in which it is seen whether a thought has begun
 
 Generate = Callable[[RolloutRequest, Sequence[str]], list[Completion]]
 """From a request and the names of its rows to completions."""
@@ -44,6 +45,7 @@ class _Player:
     episode: Episode
     trajectory: Trajectory = field(default_factory=lambda: Trajectory(reward=0.0))
     pending: list[int] = field(default_factory=list)  #: what the next turn is shown
+    thinks: bool = False  #: whether what stands before the turn has begun a thought already
     going: bool = True
 
     @property
@@ -120,6 +122,8 @@ class MultiTurn:
             max_new_tokens=max(room),
             limits=room,
         )
+        for one, before in zip(going, request.prompts, strict=True):
+            one.thinks = self._begins_thinking(before)
         for one, made, left in zip(going, generate(request, [one.id for one in going]), room, strict=True):
             trajectory, own = one.trajectory, one.trajectory.completion
             if one.pending:
@@ -131,6 +135,11 @@ class MultiTurn:
             trajectory.text = self.tokenizer.decode(tokens[:-1] if own.finished else tokens)
             trajectory.turns.append({"role": "assistant", "content": trajectory.text})
 
+    def _begins_thinking(self, before: Sequence[int]) -> bool:
+        """Return whether a turn behind these tokens begins within a thought: rows may tell the template to, or not to."""
+        start = self.format.thought_start
+        return bool(start) and self.tokenizer.decode(before[-TAIL:]).rstrip().endswith(start)
+
     def _step(self, one: _Player) -> StepResult:
         action = self._action(one)
         result = self._failing(one.id, lambda: one.episode.step(action))
@@ -141,8 +150,8 @@ class MultiTurn:
 
     def _action(self, one: _Player) -> Action:
         """Return what the last turn says, as the chat template has answers written."""
-        text = one.trajectory.text
-        read = parser_of(self.format, one.prompt.tools).feed(text, end=True)
+        text, written = one.trajectory.text, replace(self.format, begins_thinking=one.thinks)
+        read = parser_of(written, one.prompt.tools).feed(text, end=True)
         return Action(text, read.content, [Call(call.name, call.arguments) for call in read.calls])
 
     def _take(self, one: _Player, result: StepResult, most: int, last: bool) -> None:
