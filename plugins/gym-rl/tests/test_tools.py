@@ -93,6 +93,11 @@ def test_prompts_offer_the_tools_of_an_environment_where_rows_offer_none(bench: 
     assert "calculator" in json.dumps(previewed["examples"][0])
 
 
+def test_a_function_without_a_signature_is_named() -> None:
+    with pytest.raises(GymError, match="the tool `max` cannot be described: no signature"):
+        ToolsEnvironment(functions=["builtins:max"]).tools()
+
+
 def test_a_function_that_cannot_be_described_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def bare(x):\n    return x\n")
     tools = ToolsEnvironment(functions=[f"{tmp_path / 'mine.py'}:bare"])
@@ -195,7 +200,7 @@ class Counter:
     def _hidden(self):
         pass
 
-class Asked(Counter):
+class Asked(Counter, dict):
     reward = None
 
     async def get_reward(self) -> float:

@@ -73,11 +73,9 @@ def described(references: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _public(cls: type) -> list[str]:
-    return [
-        name
-        for name, _ in inspect.getmembers(cls, inspect.isroutine)
-        if name not in (RESET, REWARD) and not name.startswith("_")
-    ]
+    """Return the names of its methods that are tools: not those that it has of a type of Python, such as `dict`."""
+    found = (name for name, each in inspect.getmembers(cls) if inspect.isfunction(each) or inspect.ismethod(each))
+    return [name for name in found if name not in (RESET, REWARD) and not name.startswith("_")]
 
 
 def _bound(cls: type, name: str, made: object) -> Callable[..., Any]:
@@ -100,19 +98,23 @@ def _given(reset: Callable[..., Any], row: Mapping[str, Any]) -> Any:
 
 
 def _described(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    odd = [each for each in inspect.signature(function).parameters.values() if each.kind not in BY_NAME]
+    try:
+        odd = [each for each in inspect.signature(function).parameters.values() if each.kind not in BY_NAME]
+        found: dict[str, Any] = {} if odd else get_json_schema(function)
+    except (
+        DocstringParsingException,
+        TypeHintParsingException,
+        ValueError,
+    ) as error:  # what is of C may have no signature
+        raise GymError(
+            f"the tool `{name}` cannot be described: {error}",
+            key=KEY,
+            fix="give it type hints, and a docstring with a line for each argument under `Args:`",
+        ) from None
     if odd:
         raise GymError(
             f"the tool `{name}` has a parameter `{odd[0]}`, and is called with arguments by name",
             key=KEY,
             fix="name each of its arguments",
         )
-    try:
-        found: dict[str, Any] = get_json_schema(function)
-    except (DocstringParsingException, TypeHintParsingException) as error:
-        raise GymError(
-            f"the tool `{name}` cannot be described: {error}",
-            key=KEY,
-            fix="give it type hints, and a docstring with a line for each argument under `Args:`",
-        ) from None
     return found
