@@ -220,6 +220,11 @@ def test_calls_of_all_turns_count():
         "It is noon.", {"tool_calls": [TIME]}, turns=[{"role": role, "content": text} for role, text in said]
     )
     assert ToolCall().build()([item, replace(item, turns=())]) == [1, 0]
+    lasts = {'{"hour": 12}': 1, "[12]": 1, "{": 1, TIME: 0, "<tool_call>": 0}  # an answer in JSON is no call
+    several = [
+        replace(item, text=last, turns=[*item.turns[:-1], {"role": "assistant", "content": last}]) for last in lasts
+    ]
+    assert ToolCall().build()(several) == list(lasts.values())
 
 
 def test_the_calls_of_the_tiny_model_are_understood():

@@ -50,7 +50,9 @@ class ToolCallScore:
             column(item, self.config.calls)
         expected = calls(item.row[self.config.calls])
         try:
-            made = [call for text in item.written for call in calls(text, wholly=False)]
+            *before, last = item.written
+            made = [call for text in before for call in calls(text, wholly=False)]
+            made += _last(last) if before else calls(last, wholly=False)
         except (ValueError, RecursionError):  # brackets in brackets are quickly written
             return 0.0
         if not expected or not made:
@@ -94,6 +96,16 @@ def calls(value: Any, wholly: bool = True) -> list[tuple[str, dict[str, Any]]]:
     if not isinstance(name, str) or not isinstance(arguments or {}, Mapping):
         raise ValueError("a tool call has a `name` and `arguments`")
     return [(name, dict(arguments or {}))]
+
+
+def _last(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the calls of the last of several turns, which may be an answer in JSON. Raises ValueError for broken blocks."""
+    try:
+        return calls(text, wholly=False)
+    except (ValueError, RecursionError):
+        if _OPEN in text:
+            raise
+        return []
 
 
 def _blocks(text: str) -> list[str]:
