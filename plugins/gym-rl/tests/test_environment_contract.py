@@ -39,6 +39,7 @@ def user(content: Any, **more: Any) -> StepResult:
         (lambda action: StepResult({"role": "user", "content": "a"}), "a dict in place of a list"),  # type: ignore[arg-type]
         (lambda action: StepResult(None), "a NoneType in place of a list"),  # type: ignore[arg-type]
         (lambda action: StepResult(reward=10**400), "a reward of '1000"),
+        (lambda action: StepResult(reward=-1e308), r"a reward of -1e\+308"),
         (lambda action: StepResult(["Higher."]), "message 1 is not an object"),  # type: ignore[list-item]
         (lambda action: user(np.int64(3)), "is not text but int64"),
         (lambda action: user([{"type": "image", "image": "a.png"}]), "holds more than text"),
@@ -116,6 +117,20 @@ def test_what_an_environment_says_is_kept_as_it_was_said() -> None:
     assert (
         found.tokens.count(END) == 3 and found.reward == 1.0
     )  # of two answers and one message: what it says of ends is text
+
+
+def test_the_same_rewards_in_another_order_are_the_same_reward() -> None:
+    """Or a group that can teach nothing would be told apart, and trained on."""
+
+    class Pays:
+        def __init__(self, row: Mapping[str, Any], messages: object) -> None:
+            self.left = [0.1, 0.2, 0.3] if row["times"] else [0.3, 0.2, 0.1]
+
+        def step(self, action: Action) -> StepResult:
+            return StepResult([{"role": "user", "content": "More."}] * (len(self.left) > 1), self.left.pop())
+
+    one, other = MultiTurn(Environment(), Pays, TOKENIZER)(questions(2), RolloutRequest([[5], [6]], 90), one_turn)
+    assert one.reward == other.reward == 0.6
 
 
 @pytest.mark.parametrize("name", ["Echo", "Later"])

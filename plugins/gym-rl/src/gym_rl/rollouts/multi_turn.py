@@ -6,6 +6,7 @@ from the very tokens that were there; none is rendered or encoded again, so a to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class _Player:
     episode: Episode
     trajectory: Trajectory = field(default_factory=lambda: Trajectory(reward=0.0))
     pending: list[int] = field(default_factory=list)  #: what the next turn is shown
+    earned: list[float] = field(default_factory=list)  #: turn after turn
     thinks: bool = False  #: whether what stands before the turn has begun a thought already
     going: bool = True
 
@@ -157,7 +159,8 @@ class MultiTurn:
     def _take(self, one: _Player, result: StepResult, most: int, last: bool) -> None:
         """Take what the environment said of the last turn."""
         trajectory = one.trajectory
-        trajectory.reward = (trajectory.reward or 0.0) + result.reward
+        one.earned.append(result.reward)
+        trajectory.reward = math.fsum(one.earned)  # in whatever order: what differs by rounding would be learnt from
         for name, value in result.metrics.items():
             trajectory.metrics[name] = trajectory.metrics.get(name, 0.0) + value
         if not result.messages or not trajectory.completion.finished:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gym_data.chat.special_tokens import as_text
 from gym_data.formats.parsing import text_of
+from gym_rewards.reward_failures import LARGEST
 from gym_rl.environment import Message, StepResult
 
 
@@ -32,7 +32,7 @@ def _number(given: Any, what: str) -> float:
         found = float(given)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{what} of {str(given)[:60]!r}, which is no number") from None
-    if not math.isfinite(found):
+    if not abs(found) <= LARGEST:
         raise ValueError(f"{what} of {found}")
     return found
 
