@@ -13,7 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import Artifact, GymError
 from gym_quant import AWQ, FP8, GPTQ, RTN, Mixed
+from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.separate_experts import ignoring, separate
+from gym_quant.post_training.walk import Walk
 from gym_testkit.architectures import FAMILIES, SHAPE, ready
 from gym_testkit.tiny import VOCABULARY
 
@@ -131,3 +133,43 @@ def test_what_cannot_be_written_is_refused(bench, tmp_path, name, quantizer, mat
     with pytest.raises(GymError, match=match):
         quantizer.build().quantize(run, Artifact(base), run.output / "quantized")
     assert not (run.output / "quantized").exists()
+
+
+#: Layers that are told what the tokens are, and layers that read the keys of another one.
+LAYERED = {
+    "gemma4_text": {
+        "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 50, "num_hidden_layers": 4, "global_head_dim": 8,
+        "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7,
+    },
+    "gemma3n_text": {
+        "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 50, "num_kv_shared_layers": 0, "laurel_rank": 8,
+        "layer_types": ["full_attention"] * 2, "activation_sparsity_pattern": [0.0, 0.0], "altup_num_inputs": 2,
+    },
+}  # fmt: skip
+
+
+def walk_of(name: str) -> Walk:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SHAPE | LAYERED[name])).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    tokens = torch.randint(1, 50, (6, 20))
+    everywhere = torch.ones(6, 20, dtype=torch.bool)
+    return Walk(model, Rows(tokens, everywhere, everywhere & (torch.arange(20) < 19), 2))
+
+
+def test_samples_of_every_batch_are_computed_as_the_model_does():
+    walk = walk_of("gemma4_text")
+    for number, layer in enumerate(walk.layers):
+        walk.forward(number, layer)
+    walk.check()
+    with torch.no_grad():
+        wanted = walk.model(walk.rows.tokens, use_cache=False).logits[walk.rows.predicts]
+    torch.testing.assert_close(torch.cat([logits for _, logits in walk.logits()]), wanted, rtol=1e-4, atol=1e-4)
+    first, last = walk.calls[0][0].options["position_embeddings"], walk.calls[-1][0].options["position_embeddings"]
+    assert all(one is other for one, other in zip(first, last, strict=True)), "what is the same is held once"
+
+
+def test_a_model_of_several_streams_of_states_is_refused():
+    with pytest.raises(GymError, match="Gemma3nForCausalLM cannot be computed layer by layer"):
+        walk_of("gemma3n_text")

@@ -24,10 +24,15 @@ AGREES = 1e-3  #: how far logits may be off, relative to their norm, when the mo
 
 
 class Call(NamedTuple):
-    """What a decoder layer is called with beside its input; the same for all batches of one shape."""
+    """What a decoder layer is called with beside its input, by one batch: some families say there what the tokens are."""
 
     args: tuple[Any, ...]
     options: dict[str, Any]
+
+    def sharing(self, other: Call) -> Call:
+        """Return it with the tensors of another one where they are equal, such as masks and positions: most are."""
+        args = _sharing(self.args, other.args)
+        return Call(args, {name: _sharing(value, other.options.get(name)) for name, value in self.options.items()})
 
 
 class Walk:
@@ -37,16 +42,16 @@ class Walk:
         """Compute the embeddings."""
         self.model, self.rows = model, rows
         self.layers = list(layers_of(model)[2])
-        self.calls: list[Call] = []
+        self.calls: list[list[Call]] = []  # of each batch, for each layer
         self.states = [self._begin(rows.tokens[part]) for part in rows.batches()]  # of each batch [rows, length, dim]
 
     def forward(self, number: int, layer: nn.Module) -> None:
         """Let all samples through a layer, of this number."""
-        self.states = [self.through(number, layer, states) for states in self.states]
+        self.states = [self.through(number, layer, batch) for batch in range(len(self.states))]
 
-    def through(self, number: int, layer: nn.Module, states: Tensor) -> Tensor:
-        """Return what a layer, of this number, makes of states `[rows, length, dim]`."""
-        call = self.calls[number]
+    def through(self, number: int, layer: nn.Module, batch: int) -> Tensor:
+        """Return what a layer, of this number, makes of the states of a batch `[rows, length, dim]`."""
+        states, call = self.states[batch], self.calls[batch][number]
         found = layer(states, *call.args, **call.options)
         return found if isinstance(found, Tensor) else found[0]
 
@@ -71,10 +76,10 @@ class Walk:
             return add
 
         hooks = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
-        for states, part in zip(self.states, self.rows.batches(), strict=True):
+        for batch, part in enumerate(self.rows.batches()):
             here[:], seen[:] = [self.rows.real[part]], []
             apart = ignoring(layer, here[0].flatten())
-            made = self.through(number, layer, states)
+            made = self.through(number, layer, batch)
             for hook in apart:
                 hook.remove()
             weights = weigh(made[here[0]], self.rows.predicts[part][here[0]])
@@ -91,7 +96,7 @@ class Walk:
 
     def outputs(self, number: int, layer: nn.Module) -> Tensor:
         """Return what a layer, of this number, makes of the samples of the first batch, `[tokens, dim]`."""
-        return self.through(number, layer, self.states[0])[self.rows.real[: self.rows.at_once]]
+        return self.through(number, layer, 0)[self.rows.real[: self.rows.at_once]]
 
     def logits(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the tokens to predict `[n]` and their logits `[n, vocabulary]`, behind the last layer, a few at a time."""
@@ -103,25 +108,28 @@ class Walk:
                     yield some, self._head(some[None], own[None])
 
     def check(self) -> None:
-        """Raise GymError where, behind the last layer, the model as a whole computes something else."""
-        row = int(self.rows.predicts.any(1).nonzero()[0])
+        """Raise GymError where, behind the last layer, the model as a whole computes something else of the last sample.
+
+        That is one of the last batch: what only the first one was asked would be found out.
+        """
+        row = int(self.rows.predicts.any(1).nonzero()[-1])
         hooks = [layer.register_forward_hook(lambda layer, *_: _let_go(layer)) for layer in self.layers]
         with torch.no_grad(), Raised():
             whole = self.model(self.rows.tokens[row : row + 1], use_cache=False).logits[0].float()
         for hook in hooks:
             hook.remove()
-        wanted = whole[self.rows.predicts[row]]
-        found = torch.empty(0, wanted.shape[1])
-        for _, logits in self.logits():
-            found = torch.cat([found, logits])
-            if len(found) >= len(wanted):
-                break
-        if not (found[: len(wanted)] - wanted).norm() <= AGREES * wanted.norm():
-            raise GymError(
-                f"{type(self.model).__name__} cannot be computed layer by layer",
-                key="quantization",
-                fix="quantize a model of another family",
-            )
+        predicts = self.rows.predicts[row]
+        batch, place = divmod(row, self.rows.at_once)
+        found = self._head(self.rows.tokens[row, predicts][None], self.states[batch][place, predicts][None])
+        if not (found - whole[predicts]).norm() <= AGREES * whole[predicts].norm():
+            raise self._not_by_layers()
+
+    def _not_by_layers(self) -> GymError:
+        return GymError(
+            f"{type(self.model).__name__} cannot be computed layer by layer",
+            key="quantization",
+            fix="quantize a model of another family",
+        )
 
     @torch.no_grad()
     def _begin(self, tokens: Tensor) -> Tensor:
@@ -135,7 +143,10 @@ class Walk:
 
         with _instead(self.layers, record), Raised():
             self.model.base_model(tokens, use_cache=False)
-        self.calls = self.calls or calls
+        if first[0].dim() != 3:  # several streams of states
+            raise self._not_by_layers()
+        alike = self.calls[0] if self.calls else calls
+        self.calls.append([call.sharing(other) for call, other in zip(calls, alike, strict=True)])
         return first[0].float()
 
     @torch.no_grad()
@@ -144,6 +155,16 @@ class Walk:
         with _instead(self.layers, lambda *args, **options: states), Raised():
             logits: Tensor = self.model(tokens, use_cache=False).logits
         return logits[0].float()
+
+
+def _sharing(value: Any, other: Any) -> Any:
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return tuple(map(_sharing, value, other))
+    return other if isinstance(value, Tensor) and isinstance(other, Tensor) and _equal(value, other) else value
+
+
+def _equal(value: Tensor, other: Tensor) -> bool:
+    return value.dtype == other.dtype and torch.equal(value, other)
 
 
 def raised(layer: nn.Module) -> nn.Module:
