@@ -19,16 +19,19 @@ from gym_drill.command import carried_out
 from gym_drill.drill import Running
 from gym_drill.kill_schedule import plan
 from gym_drill.run_difference import first_difference
-from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXIT, FINAL, START, TRAINING, Course, Watch
+from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXIT, EXPORT, FINAL, START, TRAINING, Course, Watch
 
 LAST = "checkpoints/step-00000004"
 
 
 @pytest.fixture(scope="module")
 def done(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Output of a finished run of four steps."""
+    """Output of a finished run of four steps, with a file of another runtime and codes beside its weights."""
     output = tmp_path_factory.mktemp("done") / "run"
     train(make_run(model_path, output, Memory(held_out=6), max_steps=4, save_every=2, eval_every=2))
+    (output / "export/gguf").mkdir(parents=True)
+    (output / "export/gguf/model.gguf").write_bytes(b"GGUF")
+    shutil.copytree(output / "model", output / "quantized")
     return output
 
 
@@ -54,6 +57,9 @@ HARM: dict[str, tuple[Callable[[Path], None], str]] = {
     "precision": (lambda run: edit(run / "run.json", "fp32", "bf16"), "run.json: precision"),
     "a lost file": (lambda run: (run / "model/model.safetensors").unlink(), "model: files"),
     "an export": (lambda run: (run / "export/x").mkdir(parents=True), "exports"),
+    "a bit of an export": (lambda run: flip(run / "export/gguf/model.gguf"), "gguf/model.gguf differs in 1 of 4 bytes"),
+    "a lost file of an export": (lambda run: (run / "export/gguf/model.gguf").unlink(), "gguf: files"),
+    "a bit of a code": (lambda run: flip(run / "quantized/model.safetensors"), "quantized/model.safetensors: "),
     "a lost checkpoint": (lambda run: shutil.rmtree(run / LAST), "step of the last checkpoint: 4 without kills, 2"),
 }
 
@@ -71,14 +77,15 @@ def test_what_the_clock_decides_is_no_difference(done: Path, tmp_path: Path) -> 
     other = shutil.copytree(done, tmp_path / "other")
     edit(other / "metrics.jsonl", '"tokens_per_second": ', '"tokens_per_second": 1')
     edit(other / LAST / "state.json", '"seconds": ', '"seconds": 1')
+    (other / "export/gguf/certificate.json").write_text("{}")
     assert first_difference(done, other) == ""
 
 
 @pytest.mark.parametrize("kills", [1, 2, 20])
 def test_as_many_kills_as_asked_for_all_over_the_run(kills: int) -> None:
     course = Course(30, frozenset({10, 20, 30}))
-    blows = plan(kills, random.Random(3), course, exports=True)
-    assert blows == plan(kills, random.Random(3), course, exports=True)
+    blows = plan(kills, random.Random(3), course, [EXPORT])
+    assert blows == plan(kills, random.Random(3), course, [EXPORT])
     assert blows == sorted(blows, key=lambda blow: blow.step)
     count = Counter(blow.signal for blow in blows)
     assert count[signal.SIGKILL] == kills

@@ -95,7 +95,7 @@ def shortened(recipe: Recipe, overrides: tuple[str, ...], steps: int) -> dict[st
 def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) -> Drill:
     """Write the recipe of the drill and return the drill, ready to run."""
     from gym_drill.drill import Drill  # where there is no SIGKILL it cannot be imported; and both import torch
-    from gym_drill.run_phases import Course
+    from gym_drill.run_phases import EXPORT, QUANTIZATION, Course
 
     canonical = recipe.canonical()
     canonical["train"] = canonical.get("train", {}) | settings
@@ -108,7 +108,8 @@ def prepare(recipe: Recipe, settings: dict[str, Any], scratch: Path, seed: int) 
     total, every = train.max_steps or 0, train.eval_every
     evaluations = [step for step in range(1, total + 1) if every and step % steps_of(every, total) == 0]
     course = Course(total, frozenset([*evaluations, total] if "eval_every" in settings else []))
-    return Drill(file, scratch, course, bool(recipe.export), random.Random(seed))
+    late = [phase for phase, asked in ((QUANTIZATION, recipe.quantization), (EXPORT, recipe.export)) if asked]
+    return Drill(file, scratch, course, late, random.Random(seed))
 
 
 def _text(report: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ class Drill:
     recipe: Path
     scratch: Path
     course: Course
-    exports: bool
+    late_phases: Sequence[str]  #: what the recipe has done after training
     draw: random.Random
     start: Start = started
     spans: dict[str, float] = field(default_factory=dict)  #: how long each phase takes undisturbed, seconds
@@ -86,7 +86,7 @@ class Drill:
         Raises GymError when a run fails by itself, hangs, or does not go on from its newest checkpoint.
         """
         self._undisturbed()
-        pending = plan(kills, self.draw, self.course, self.exports)
+        pending = plan(kills, self.draw, self.course, self.late_phases)
         difference = ""
         while pending and not difference:
             self.rounds += 1

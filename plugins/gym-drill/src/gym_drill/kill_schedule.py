@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, EXPORT, FINAL, RETENTION, START, TRAINING, Course
+from gym_drill.run_phases import CHECKPOINT, ENDING, EVALUATION, FINAL, RETENTION, START, TRAINING, Course
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  #: what asks a run to stop, in turn
 
@@ -21,14 +21,15 @@ class Blow:
     signal: signal.Signals = signal.SIGKILL
 
 
-def plan(kills: int, draw: random.Random, course: Course, exports: bool) -> list[Blow]:
+def plan(kills: int, draw: random.Random, course: Course, late_phases: Sequence[str] = ()) -> list[Blow]:
     """Return so many kills, and a polite signal for every five of them (at least one), in the order of their steps.
 
-    A fifth of the kills comes after the last step; the others are spread over the steps and over what happens there.
+    A fifth of the kills comes after the last step, among them in `late_phases`; the others are spread over the steps and over
+    what happens there.
     """
     late = kills // 5
     during = [TRAINING, CHECKPOINT, TRAINING, *([EVALUATION] if course.evaluations else []), START, RETENTION]
-    after = [FINAL, *([EXPORT] if exports else []), ENDING]
+    after = [FINAL, *late_phases, ENDING]
     early = kills - late
     blows = [Blow(_step(draw, course), phase) for phase in _cycle(during, early)]
     blows += [Blow(course.total, phase) for phase in _cycle(after, late)]

@@ -21,6 +21,7 @@ EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 RETENTION = "retention"  #: deleting an old checkpoint
 FINAL = "final save"
+QUANTIZATION = "quantization"
 EXPORT = "export"
 ENDING = "ending"  #: everything else after the last step
 EXIT = "exit"  #: all is written and the process is on its way out
@@ -28,6 +29,7 @@ EXIT = "exit"  #: all is written and the process is on its way out
 #: directories that exist only while something is being done
 _SIGNS = {
     EXPORT: "export/.*.building",
+    QUANTIZATION: ".quantized*.building",
     FINAL: ".model.*.building",
     RETENTION: "checkpoints/.step-*.old",
     CHECKPOINT: "checkpoints/.step-*.building",
