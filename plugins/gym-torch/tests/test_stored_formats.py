@@ -99,6 +99,11 @@ KINDS: dict[str, tuple[Callable[..., Packed], dict[str, Any], dict[str, Any]]] =
     "gptq": (gptq, {}, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}),
     "gptq 8": (gptq, {"bits": 8}, {"quant_method": "gptq", "bits": 8, "group_size": GROUP}),
     "gptq 3": (gptq, {"bits": 3}, {"quant_method": "gptq", "bits": 3, "group_size": GROUP}),
+    "gptq, other bits in layers": (
+        gptq,
+        {"bits": 8},
+        {"quant_method": "gptq", "bits": 4, "dynamic": {".*": {"bits": 8}}},
+    ),
     "aqlm": (aqlm, {}, {**AQLM, "num_codebooks": 2, "out_group_size": 1}),
     "aqlm, blocks": (aqlm, {"books": 1, "rows": 4}, {**AQLM, "num_codebooks": 1, "out_group_size": 4}),
     "gptq_v2": (gptq, {"late": True}, {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}),
@@ -158,17 +163,27 @@ def test_what_comes_quantized_is_decoded_exactly_and_trains_adapters(
     [
         {"quant_method": "gptq", "bits": 5},
         {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+        {"quant_method": "gptq", "bits": 4, "pack_dtype": "int8"},
         {"quant_method": "awq", "bits": 3},
         {"quant_method": "awq", "bits": 4, "version": "gemv"},
         {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
         {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}},
         {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"strategy": "block"}}}},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"input_activations": {"dynamic": False}}}},
     ],
     ids=lambda told: " ".join(map(str, told.values()))[:40],
 )
 def test_a_format_that_is_not_read_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(GymError, match="not read here"):
         format_of(PretrainedConfig(quantization_config=told))
+
+
+def test_matrices_of_other_sizes_than_the_model_has_are_refused(model_path: Path, tmp_path: Path) -> None:
+    stored(model_path, tmp_path / "stored", "awq")
+    config = json.loads((tmp_path / "stored/config.json").read_text())
+    (tmp_path / "stored/config.json").write_text(json.dumps(config | {"intermediate_size": 16}))
+    with pytest.raises(GymError, match=r"_proj holds a matrix \[.*the model has \["):
+        mapped_weights.load(tmp_path / "stored")
 
 
 @pytest.mark.parametrize(

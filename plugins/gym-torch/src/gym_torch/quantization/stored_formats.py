@@ -26,7 +26,7 @@ from gym_torch.quantization.fp8_format import Fp8
 from gym_torch.quantization.packed_codes import BITS, groups, reordered, unpacked
 from gym_torch.quantization.stored_format import StoredFormat, odd
 from gym_torch.quantization.weight_codec import WeightCodec
-from gym_torch.quantization.weights import STORED, stored_layer
+from gym_torch.quantization.weights import STORED, matrix_of, stored_layer
 
 PLAIN = "weight"  #: what a weight is called that is not packed
 
@@ -34,7 +34,8 @@ PLAIN = "weight"  #: what a weight is called that is not packed
 class Gptq(StoredFormat):
     """Codes `[in bits / 32, out]` without gaps, with a scale and a zero point for each group of inputs.
 
-    At 3 bits 32 codes are packed into three integers, some of them across two.
+    At 3 bits 32 codes are packed into three integers, some of them across two. Layers may have other bits than the model
+    (`dynamic` of GPTQModel): how many follows from the sizes.
     """
 
     tensors = ("qweight", "qzeros", "scales", "g_idx")
@@ -43,21 +44,20 @@ class Gptq(StoredFormat):
     @classmethod
     def unknown(cls, options: Mapping[str, Any]) -> str:
         """Return a number of bits or a kernel layout that is not supported."""
-        return odd(options, {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None)})
+        read = {"bits": (2, 3, 4, 8), "checkpoint_format": ("gptq", "gptq_v2", None), "pack_dtype": ("int32", None)}
+        return odd(options, read)
 
     def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
         """Return the shape."""
-        return torch.Size((stored["qweight"].shape[1], stored["qweight"].shape[0] * BITS // self.bits))
-
-    @property
-    def bits(self) -> int:
-        """Bits of a weight."""
-        return int(self.options["bits"])
+        lines, out = stored["qweight"].shape
+        columns = len(stored["g_idx"]) if "g_idx" in stored else lines * BITS // int(self.options["bits"])
+        return torch.Size((out, columns))
 
     def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return `(code - zero) scale`, fp32."""
-        codes = unpacked(stored["qweight"].T.contiguous(), self.bits)[:, : shape[1]]  # [out, in]
-        zeros = unpacked(stored["qzeros"], self.bits)[:, : shape[0]]  # [groups, out]
+        bits = stored["qweight"].shape[0] * BITS // shape[1]
+        codes = unpacked(stored["qweight"].T.contiguous(), bits)[:, : shape[1]]  # [out, in]
+        zeros = unpacked(stored["qzeros"], bits)[:, : shape[0]]  # [groups, out]
         if (self.options.get("checkpoint_format") or "gptq") == "gptq":
             zeros = zeros + 1  # the first format stores one less
         group = stored.get("g_idx")
@@ -136,6 +136,8 @@ class CompressedTensors(StoredFormat):
         found = odd(options, {"format": read})
         for group in (options.get("config_groups") or {}).values():
             found = found or odd(group, {"format": read}) or odd(group.get("weights") or {}, {"strategy": scales})
+            if (group.get("input_activations") or {}).get("dynamic") is False:
+                found = found or "scales of inputs that are found beforehand"
         sparse = (options.get("sparsity_config") or {}).get("format", "dense")
         return found or ("" if sparse == "dense" else f"sparsity {sparse}")
 
@@ -235,7 +237,15 @@ def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.Linear | Conv1D) and (stored := there.pop(name, None)):
             empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
-            model.set_submodule(name, stored_layer(layer, codec, empty, codec.shape(stored)))
+            shape, wanted = codec.shape(stored), matrix_of(layer, layer.get_parameter("weight")).shape
+            if shape != wanted:
+                raise GymError(
+                    f"{name} holds a matrix {list(shape)} as its `quantization_config` reads, and the model has {list(wanted)}",
+                    where=str(path),
+                    key="model.path",
+                    fix="use a copy whose configuration says how it is packed, or the model it was made of with `quantization`",
+                )
+            model.set_submodule(name, stored_layer(layer, codec, empty, shape))
     if experts := next((name for name in there if ".experts." in name), ""):
         raise GymError(
             f"experts that come quantized are not read here ({experts})",
