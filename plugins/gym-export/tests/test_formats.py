@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ from gym_data import templates
 from gym_data.chat import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
+from gym_export.formats.cached import Cached
 from gym_export.formats.gguf.numbers import farthest
 from gym_export.formats.gguf.vocabulary import PATTERNS
 from gym_export.formats.ollama import measured, read_back, template_of
@@ -282,3 +284,17 @@ def test_targets_that_cannot_be_taken(copy: Path, tmp_path: Path, kind: str) -> 
     ):
         GGUF(runtime="gguf").build().export(Artifact(copy), target)
     assert kind != "file" or target.read_text() == "mine"
+
+
+def test_a_graph_that_cannot_be_made_is_refused_and_prints_nothing(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Torch prints what it has of the graph, on stdout even, where scripts read what a command says."""
+
+    def forward(self: Any, input_ids: Any, *others: Any) -> tuple[Any, ...]:
+        return (torch.linalg.eigvals(input_ids.float() @ input_ids.float().T), *others[2:])
+
+    monkeypatch.setattr(Cached, "forward", forward)
+    with pytest.raises(GymError, match="torch cannot make a graph of it"):
+        ONNX().build().export(Artifact(copy), tmp_path / "out")
+    assert "graph(" not in "".join(capfd.readouterr())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,7 +76,7 @@ def write_graph(source: Source, file: Path, exporter: str, opset: int) -> None:
     after = {"logits": {0: "batch", 1: "length"}, **{name: {0: "batch", 2: "total"} for name in results[1:]}}
     outside = 4 * source.numbers > INLINE
     try:
-        with cached.quiet(), torch.no_grad():
+        with cached.quiet(), _kept_back(), torch.no_grad():
             if exporter == "dynamo":
                 dims = dict.fromkeys(("batch", "length", "total", "past"), torch.export.Dim.DYNAMIC)
                 shapes = [{place: dims[dim] for place, dim in axes[name].items()} for name in names]
@@ -95,6 +97,20 @@ def write_graph(source: Source, file: Path, exporter: str, opset: int) -> None:
         for left in file.parent.iterdir():
             left.unlink()
         onnx.save_model(made, str(file), save_as_external_data=True, location=DATA)
+
+
+@contextmanager
+def _kept_back() -> Iterator[None]:
+    """Keep back the graph that torch prints, hundreds of lines, where it cannot finish it."""
+    torch._C._jit_set_onnx_log_output_stream("stderr")  # from C++: to a stream that holds nothing back until later
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class InOnnxRuntime(cached.CachedLoaded):
