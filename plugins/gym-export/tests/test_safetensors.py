@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -271,3 +272,39 @@ def test_weights_in_fp32_of_a_run_in_bf16_are_exported_in_bf16(model_path: Path,
     assert wanted["model.norm.weight"].dtype == torch.float32
     assert found.keys() == wanted.keys()
     assert all(torch.equal(weight, wanted[name].bfloat16()) for name, weight in found.items())
+
+
+def of_peft(base: Path, into: Path, **options: Any) -> torch.Tensor:
+    """Have peft write an adapter of random numbers over a model; return what it answers."""
+    tuned = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, task_type="CAUSAL_LM", **options)
+    )
+    torch.manual_seed(1)
+    for weight in tuned.parameters():
+        weight.data += 0.1 * torch.randn_like(weight) * weight.requires_grad
+    tuned.save_pretrained(into)
+    return tuned.eval()(TOKENS).logits.detach()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": "all-linear", "use_rslora": True},
+        {"target_modules": ["q_proj", "up_proj"], "use_dora": True, "layers_to_transform": [1]},
+        {"target_modules": ["v_proj"], "modules_to_save": ["norm", "lm_head"]},
+    ],
+    ids=["rank-stabilized", "dora", "modules_to_save"],
+)
+def test_a_folder_of_peft_becomes_what_peft_answers(artifact: Artifact, tmp_path: Path, options: Any) -> None:
+    wanted = of_peft(artifact.path, tmp_path / "adapter", **options)
+    of_base = Artifact(tmp_path / "adapter", "adapter", base=str(artifact.path))
+    written = SafetensorsExporter().build().export(of_base, tmp_path / "export")
+    assert (wanted - logits(artifact.path)).norm() > 0.05 * wanted.norm()
+    torch.testing.assert_close(logits(written), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_folder_of_peft_that_holds_embeddings_too_is_refused_by_name(artifact: Artifact, tmp_path: Path) -> None:
+    of_peft(artifact.path, tmp_path / "adapter", target_modules=["q_proj", "embed_tokens"])
+    of_base = Artifact(tmp_path / "adapter", "adapter", base=str(artifact.path))
+    with pytest.raises(GymError, match=r"holds weights of the model beside the adapter: model\.embed_tokens"):
+        SafetensorsExporter().build().export(of_base, tmp_path / "export")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,10 @@ def peft_artifact(path: Path, base: str | None = None) -> Artifact:
         raise GymError(
             "it does not say which model it belongs to", where=str(path / CONFIG), key="base_model_name_or_path"
         )
-    options: dict[str, Any] = {"rank": told["r"], "alpha": told["lora_alpha"], "target_modules": _layers(path)}
-    if told.get("modules_to_save"):
-        options["modules_to_save"] = list(told["modules_to_save"])
+    saved = list(told.get("modules_to_save") or ())
+    options: dict[str, Any] = {"rank": told["r"], "alpha": told["lora_alpha"], "target_modules": _layers(path, saved)}
+    if saved:
+        options["modules_to_save"] = saved
     details = {"adapter": f"gym_adapters:{maker}", "options": options}
     return Artifact(path, "adapter", base=str(named), details=details)
 
@@ -67,8 +68,8 @@ def _config(path: Path) -> Mapping[str, Any]:
     raise GymError(f"an adapter of peft of kind `{kind}` is not read here", where=str(path / CONFIG))
 
 
-def _layers(path: Path) -> list[str]:
-    """Return the layers that have a low-rank update, by the names of its weights."""
+def _layers(path: Path, saved: Sequence[str]) -> list[str]:
+    """Return the layers that have a low-rank update, by the names of its weights. `saved` are modules saved as a whole."""
     if not (path / WEIGHTS).is_file():
         why = f"there is no {WEIGHTS}"
         raise GymError(
@@ -85,6 +86,13 @@ def _layers(path: Path) -> list[str]:
         for half in ("lora_A", "lora_embedding_A")
         if f".{half}" in name
     }
+    own = [name for name in names if ".lora_" not in name and not any(f"{module}." in name for module in saved)]
+    if own:  # peft adds embeddings that were resized, or have a low-rank update
+        raise GymError(
+            f"it holds weights of the model beside the adapter: {own[0].removeprefix(PREFIX)}",
+            where=str(path / WEIGHTS),
+            fix="merge it with peft (`merge_and_unload`); if they are the base's own, save with `save_embedding_layers=False`",
+        )
     if not found:
         raise GymError("no weight in it is one of a LoRA", where=str(path / WEIGHTS))
     return sorted(found)
