@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gguf import GGUFReader
+from transformers import AutoTokenizer
 
 from gym_core import Artifact
-from gym_export import GGUF
+from gym_export import GGUF, SafetensorsExporter
 from gym_export.source import Source
 
 
@@ -38,3 +39,18 @@ def test_a_template_in_the_tokenizers_configuration_is_not_lost_to_a_file_of_the
         (adapter / "tokenizer_config.json").write_text(json.dumps({**told, "chat_template": template}))
         with Source(Artifact(adapter, "adapter", str(base))) as source:
             assert source.tokenizer.chat_template == (template or (base / "chat_template.jinja").read_text())
+
+
+def test_templates_with_a_name_travel_along_unless_another_was_trained_on(model_path: Path, tmp_path: Path) -> None:
+    """Such as that for tools, which transformers takes where a request has some."""
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(model_path, base)
+    (base / "additional_chat_templates").mkdir()
+    (base / "additional_chat_templates/tool_use.jinja").write_text("with tools")
+    usual = (base / "chat_template.jinja").read_text()
+    written = SafetensorsExporter().build().export(Artifact(base), tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(written).chat_template == {"default": usual, "tool_use": "with tools"}
+    adapter.mkdir()
+    (adapter / "chat_template.jinja").write_text("learned")
+    with Source(Artifact(adapter, "adapter", str(base))) as source:
+        assert source.tokenizer.chat_template == "learned"

@@ -23,7 +23,7 @@ from gym_export.bounded_rendering import rendered
 from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import Opened, opened, plain_model
-from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer, remove_templates
 from gym_torch.model.adapted import Plain, skeleton, stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of
 
@@ -138,9 +138,10 @@ class Source:
     def carry_tokenizer(self, into: Path) -> None:
         """Copy the files of the tokenizer, the chat template and the stop tokens: the base's first, then the artifact's."""
         for holder in dict.fromkeys((self.base, self.artifact.path)):
-            if _template_inside(holder):
-                for file in into.glob("chat_template.*"):
-                    file.unlink()  # transformers takes a file before the one in the configuration, and this is another's
+            if _has_template(holder):
+                remove_templates(
+                    into
+                )  # transformers takes files before those in the configuration, and these are another's
             copy_tokenizer(holder, into)
 
     @cached_property
@@ -194,8 +195,10 @@ class Source:
         return rows(found)
 
 
-def _template_inside(folder: Path) -> bool:
-    """Whether the configuration of a tokenizer holds a chat template; one that cannot be read is refused with the tokenizer."""
+def _has_template(folder: Path) -> bool:
+    """Whether a tokenizer has a chat template; a configuration that cannot be read is refused with the tokenizer."""
+    if any(folder.glob("chat_template.*")):
+        return True
     file = folder / "tokenizer_config.json"
     with suppress(ValueError):
         return file.is_file() and bool(json.loads(file.read_text(encoding="utf-8")).get("chat_template"))

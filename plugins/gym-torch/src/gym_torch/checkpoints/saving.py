@@ -20,7 +20,7 @@ from gym_optim.promises import named
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.base_fingerprint import SAID, base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import PREFIX, Checkpoints, whole_or_gone
-from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer, remove_templates
 from gym_torch.config import torch_algorithm
 from gym_torch.distributed.optimizer_state import NotPlainError
 from gym_torch.kinds import part
@@ -135,6 +135,7 @@ class Results:
         data = part(self.run.recipe, Data)
         template = data.chat_template(self.model.path) if data else None
         if template is not None:
+            remove_templates(into)
             (into / "chat_template.jinja").write_text(template, encoding="utf-8")
         if self.stops:
             stop_tokens.write(self.model.model, self.stops, into)

@@ -18,8 +18,20 @@ BESIDE = (
 )
 
 
+FURTHER_TEMPLATES = "additional_chat_templates"  #: folder of chat templates with a name, such as `tool_use`
+
+
 def copy_tokenizer(source: Path, into: Path) -> None:
-    """Copy the files of the tokenizer, the chat template and the stop tokens from one model directory to another."""
-    for pattern in BESIDE:
+    """Copy the files of the tokenizer, the chat templates and the stop tokens from one model directory to another."""
+    for pattern in (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"):
         for file in sorted(source.glob(pattern)):
-            shutil.copyfile(file, into / file.name)
+            target = into / file.relative_to(source)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, target)
+
+
+def remove_templates(folder: Path) -> None:
+    """Remove the files of chat templates from a folder, for those of another tokenizer or another training."""
+    for file in folder.glob("chat_template.*"):
+        file.unlink()
+    shutil.rmtree(folder / FURTHER_TEMPLATES, ignore_errors=True)
