@@ -25,7 +25,7 @@ from gym_data.chat import render
 from gym_export import GGUF, ONNX, Ollama, TorchScript
 from gym_export.certified import Certified
 from gym_export.formats.cached import Cached
-from gym_export.formats.gguf.numbers import farthest
+from gym_export.formats.gguf.numbers import decoded, encoded, farthest, type_for
 from gym_export.formats.gguf.vocabulary import PATTERNS
 from gym_export.formats.ollama import measured, read_back, template_of
 from gym_export.source import QUESTION, TALK, Source
@@ -71,6 +71,17 @@ def test_a_number_that_is_off_by_more_than_its_type_rounds_is_noticed() -> None:
         changed = wanted.copy()
         changed[1, 31] += off
         assert farthest(wanted, changed, kind) > 1 >= farthest(wanted, wanted.copy(), kind)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "f16", "bf16"])
+def test_rows_that_are_nearly_zero_may_be_off_by_what_scales_in_half_precision_lose(kind: str) -> None:
+    """Such as embeddings of tokens that no text had."""
+    draw = np.random.default_rng(0)
+    for size in 10.0 ** np.arange(-9, -2, 0.25):
+        weight = (draw.normal(size=(40, 64)) * np.repeat([size, 0.02], 20)[:, None]).astype(np.float32)
+        stored = type_for(weight.shape, kind, keeps=False)
+        found = decoded(encoded("weight", weight, stored, "here"), stored)
+        assert farthest(weight, found, stored.name) <= 1
 
 
 @pytest.fixture

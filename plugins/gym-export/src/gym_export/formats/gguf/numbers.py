@@ -18,6 +18,8 @@ _OF_RANGE = {"Q5_1": 1 / 62, "Q4_1": 1 / 30}
 _ROUNDED = {"F32": 0.0, "F16": 2.0**-11, "BF16": 2.0**-8}  #: how far a number may be off that is rounded by itself
 ROOM = 1.05  #: how much worse than plain rounding outputs may be of a search by importances, which knows single numbers as well
 _HALF = 2.0**-11  #: of a scale, which is kept in half precision
+_TINY = 2.0**-25  #: how far a scale may be off that is too small for all digits of half precision
+_STEPS = {"Q8_0": 127}  #: by which a scale is multiplied at most; 32 in other types, with what is added
 #: How far a whole weight may be off where scales are searched for, relative (Frobenius).
 _SEARCHED = {"Q6_K": 0.1, "Q5_K": 0.15, "Q4_K": 0.25, "Q3_K": 0.4, "Q2_K": 0.7, "IQ4_NL": 0.3}
 #: The same of the other types, which importances have searched too: each number off by as much as it may be without them.
@@ -106,12 +108,12 @@ def farthest(wanted: Array, found: Array, kind: str, importances: Array | None =
         return relative(wanted, found) / _SEARCHED[kind]
     slack = 1e-6 * (size + (float(np.sqrt((size**2).mean())) if size.size else 0.0))
     if kind in _ROUNDED:
-        allowed = _ROUNDED[kind] * size + (2.0**-25 if kind == "F16" else 0.0) + slack
+        allowed = _ROUNDED[kind] * size + (_TINY if kind == "F16" else 0.0) + slack
     else:
         blocks = wanted.astype(np.float64).reshape(-1, BLOCK)
         largest = np.abs(blocks).max(axis=1)
         spread = blocks.max(axis=1) - blocks.min(axis=1)
         rounded = _OF_LARGEST.get(kind, 0.0) * largest + _OF_RANGE.get(kind, 0.0) * spread
-        room = rounded * 1.001 + 3 * _HALF * (largest + spread) + 32 * 2.0**-25
+        room = rounded * 1.001 + 3 * _HALF * (largest + spread) + _STEPS.get(kind, 32) * _TINY
         allowed = np.repeat(room, BLOCK).reshape(wanted.shape) + slack
     return float((off / np.maximum(allowed, 1e-300)).max(initial=0.0)) if off.any() else 0.0
