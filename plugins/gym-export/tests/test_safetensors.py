@@ -202,6 +202,14 @@ def test_an_artifact_with_a_weight_missing_is_not_made_up_for(artifact: Artifact
         SafetensorsExporter().build().export(artifact, tmp_path / "export")
 
 
+def test_numbers_that_fp16_cannot_hold_are_named(artifact: Artifact, tmp_path: Path) -> None:
+    rewritten(artifact.path / "model.safetensors", lambda found: found["model.norm.weight"][3].fill_(1e5))
+    with pytest.raises(
+        GymError, match=r"model\.norm\.weight has numbers up to 1e\+05, and fp16 ends at 65504\n.*dtype=bf16"
+    ):
+        SafetensorsExporter(dtype="fp16").build().export(artifact, tmp_path / "export")
+
+
 def test_others_may_read_what_is_written_as_the_umask_says(artifact: Artifact, tmp_path: Path) -> None:
     written = SafetensorsExporter().build().export(artifact, tmp_path / "export")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written.iterdir()}

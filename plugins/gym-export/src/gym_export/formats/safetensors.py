@@ -5,12 +5,13 @@ Neither the source nor what is written is ever in memory as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gym_core import GymError
@@ -60,7 +61,8 @@ class Safetensors(Format):
         ]
         with torch.no_grad():
             most = int(self.config.shard_gigabytes * 1e9)
-            digests = weight_shards.write(empty, plain.weights, into, most, spare)
+            fitting = _fitting(plain.weights, dtype, str(source.artifact.path))
+            digests = weight_shards.write(empty, fitting, into, most, spare)
         source.carry_tokenizer(into)
         return {"digests": digests, "dtype": str(dtype).removeprefix("torch.")}
 
@@ -106,6 +108,18 @@ class Reloaded(Loaded):
     def encode(self, prompt: Prompt) -> list[int] | None:
         """Return a prompt as its tokenizer and template have it."""
         return encoded(self.tokenizer, prompt)
+
+
+def _fitting(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, where: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights. Raises GymError where one has numbers that fp16 cannot hold."""
+    end = torch.finfo(torch.float16).max
+    for name, weight in weights:
+        if dtype == torch.float16 and weight.dtype != dtype:
+            largest = max(abs(float(bound)) for bound in weight.detach().aminmax())
+            if largest > end:
+                why = f"{name} has numbers up to {largest:.3g}, and fp16 ends at {end:.0f}"
+                raise GymError(why, where=where, key="export.dtype", fix="export with dtype=bf16 or dtype=fp32")
+        yield name, weight
 
 
 def encoded(tokenizer: Any, prompt: Prompt) -> list[int]:
