@@ -50,6 +50,14 @@ def test_templates_with_a_name_travel_along_unless_another_was_trained_on(model_
     usual = (base / "chat_template.jinja").read_text()
     written = SafetensorsExporter().build().export(Artifact(base), tmp_path / "out")
     assert AutoTokenizer.from_pretrained(written).chat_template == {"default": usual, "tool_use": "with tools"}
+    reader: Any = GGUFReader(GGUF(type="f32").build().export(Artifact(base), tmp_path / "gguf") / "model.gguf")
+    found = [reader.get_field(f"tokenizer.chat_template{more}").contents() for more in ("", ".tool_use", "s")]
+    assert found == [usual, "with tools", ["tool_use"]]
+    (base / "chat_template.jinja").unlink()
+    with Source(Artifact(base)) as source:
+        assert source.tokenizer.chat_template.keys() == {"tool_use"} and len(source.prompts) == 2, (
+            "and no conversations"
+        )
     adapter.mkdir()
     (adapter / "chat_template.jinja").write_text("learned")
     with Source(Artifact(adapter, "adapter", str(base))) as source:

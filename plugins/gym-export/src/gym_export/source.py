@@ -227,7 +227,8 @@ def render(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str | None:
 
     Raises GymError where the template cannot be rendered at all.
     """
-    if not tokenizer.chat_template:
+    given = tokenizer.chat_template
+    if not given or (isinstance(given, dict) and "default" not in given):
         return None
     try:
         return rendered(tokenizer, messages)

@@ -14,7 +14,7 @@ from gym_export.formats.gguf.architectures import Architecture
 from gym_export.formats.gguf.importance import Importances
 from gym_export.formats.gguf.names import Place
 from gym_export.formats.gguf.numbers import Array, decoded, farthest, relative
-from gym_export.formats.gguf.vocabulary import NO_MERGES, NO_VOCABULARY, Vocabulary
+from gym_export.formats.gguf.vocabulary import NO_MERGES, NO_VOCABULARY, Vocabulary, template_key
 from gym_export.formats.gguf.writing import FACTORS
 from gym_torch.model.adapted import Plain
 
@@ -52,9 +52,14 @@ def compare_vocabulary(reader: Any, words: Vocabulary | None, where: str) -> dic
     for name, value in wanted.items():
         if said(reader, f"tokenizer.ggml.{name}") != value:
             raise GymError(f"its tokenizer is not that of the model: {name} differs", where=where, fix="report it")
-    if (said(reader, "tokenizer.chat_template") or "") != words.template:
-        raise GymError("its chat template is not that of the model", where=where, fix="report it")
-    return {"vocabulary": len(words.tokens), "pre_tokenizer": words.pre, "chat_template": bool(words.template)}
+    for name in {"default", *words.templates}:
+        if (said(reader, template_key(name)) or "") != words.templates.get(name, ""):
+            raise GymError(f"its chat template `{name}` is not that of the model", where=where, fix="report it")
+    return {
+        "vocabulary": len(words.tokens),
+        "pre_tokenizer": words.pre,
+        "chat_template": bool(words.templates.get("default")),
+    }
 
 
 def compare_weights(

@@ -41,7 +41,8 @@ class Vocabulary:
     merges: list[str]
     ids: dict[str, int] = field(default_factory=dict)  #: of special tokens, by role
     begins: bool = False  #: whether a text begins with the token for that
-    template: str = ""
+    templates: dict[str, str] = field(default_factory=dict)
+    """Chat templates by name: `default` is the usual one, others are for tools and such."""
 
 
 def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Sequence[int] = ()) -> Vocabulary | None:
@@ -81,9 +82,7 @@ def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Se
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     if any(pair.count(" ") != 1 for pair in merges):
         raise refused("merges of tokens with spaces", where, "export with `safetensors`")
-    template = tokenizer.chat_template
-    if template and not isinstance(template, str):
-        template = template.get("default") if isinstance(template, dict) else None
+    given = tokenizer.chat_template or {}
     begins = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
     pre = _pre(told, merges, where)
     _check_merges(model, pre, {text for number, text in written.items() if types[number] == NORMAL}, where)
@@ -95,7 +94,7 @@ def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Se
         {role: number for role in ("bos", "pad") if (number := getattr(tokenizer, f"{role}_token_id")) is not None}
         | _ends(stops, where),
         begins,
-        template or "",
+        {"default": given} if isinstance(given, str) else dict(sorted(given.items())),
     )
 
 
@@ -164,8 +163,15 @@ def describe(writer: Any, vocabulary: Vocabulary | None) -> None:
         writer.add_uint32(f"tokenizer.ggml.{_ROLES.get(role, role)}_token_id", number)
     writer.add_add_bos_token(vocabulary.begins)
     writer.add_add_eos_token(False)
-    if vocabulary.template:
-        writer.add_chat_template(vocabulary.template)
+    for name, template in vocabulary.templates.items():
+        writer.add_string(template_key(name), template)
+    if further := sorted(vocabulary.templates.keys() - {"default"}):
+        writer.add_array("tokenizer.chat_templates", further)
+
+
+def template_key(name: str) -> str:
+    """Return the key of a chat template with a name."""
+    return "tokenizer.chat_template" + (f".{name}" if name != "default" else "")
 
 
 #: The file must name merges, and an empty list has no place in it: a pair that no text has.
