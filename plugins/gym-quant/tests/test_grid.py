@@ -9,9 +9,11 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 from compressed_tensors.quantization.utils import calculate_qparams, compute_dynamic_scales_and_zp
 
+from gym_core import GymError
 from gym_quant.config.stored_layout import BYTES, Scheme
 from gym_quant.post_training.grid import Codes, Grid, rounded_tokens
 from gym_torch.checkpoints.weight_shards import pieces
+from gym_torch.quantization.stored_formats import FORMATS
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,22 @@ def test_zero_points_of_few_rows_can_be_written():
     weight = torch.randn(16, 48, generator=torch.Generator().manual_seed(1))
     zero = Grid.of(weight, Scheme(2, 0, False), torch.float32).codes(weight).tensors("weight")["weight_zero_point"]
     assert b"".join(pieces(zero)) == zero.numpy().tobytes()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("bits", "columns"), [(3, 24), (2, 8), (5, 17), (3, 64)])
+def test_a_base_is_read_with_the_bits_it_was_written_in_however_few_its_columns(bits, columns, symmetric):
+    scheme = Scheme(bits, 0, symmetric)
+    weight = torch.randn(6, columns, generator=torch.Generator().manual_seed(1))
+    codes = Grid.of(weight, scheme, torch.float32).codes(weight)
+    stored = {name.replace(".", "_"): each for name, each in codes.tensors("weight").items()}
+    groups = {"group_0": {"weights": {"num_bits": bits}}, "group_1": {"weights": {"num_bits": 8}}}
+    read = FORMATS["compressed-tensors"]({"config_groups": groups})
+    assert torch.equal(read.decode(stored, read.shape(stored)), codes.weight())
+
+
+def test_codes_that_were_packed_with_gaps_are_refused():
+    """Earlier releases of compressed-tensors packed ten codes of 3 bits into an integer."""
+    stored = {"weight_packed": torch.zeros(6, 7, dtype=torch.int32), "weight_shape": torch.tensor([6, 64])}
+    with pytest.raises(GymError, match="64 codes of 3 bits are packed into 7 integers"):
+        FORMATS["compressed-tensors"]({"config_groups": {"group_0": {"weights": {"num_bits": 3}}}}).shape(stored)

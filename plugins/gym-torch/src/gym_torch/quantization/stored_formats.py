@@ -22,6 +22,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_torch.model_files import weight_files
 from gym_torch.quantization.bitsandbytes_format import BitsAndBytes
+from gym_torch.quantization.compressed_tensors_format import CompressedTensors
 from gym_torch.quantization.fp8_format import Fp8
 from gym_torch.quantization.packed_codes import BITS, groups, reordered, unpacked
 from gym_torch.quantization.stored_format import StoredFormat, odd
@@ -112,55 +113,6 @@ class Aqlm(StoredFormat):
         )  # [rows, columns, out_group, in_group]
         assert isinstance(groups, Tensor)
         return (groups * stored["scales"].float()).transpose(1, 2).reshape(shape)
-
-
-class CompressedTensors(StoredFormat):
-    """Codes `[out, in]` without gaps, or numbers of 8 bits, with scales and zero points for rows or groups of columns."""
-
-    tensors = ("weight_scale", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight")
-    reads = "the format pack-quantized, int-quantized, naive-quantized or float-quantized, scaled by rows or groups"
-
-    @classmethod
-    def unknown(cls, options: Mapping[str, Any]) -> str:
-        """Return a format or a layout of scales that is not supported, of the whole model or of some layers."""
-        read = (
-            "pack-quantized",
-            "int-quantized",
-            "naive-quantized",
-            "float-quantized",
-            "mixed-precision",
-            "dense",
-            None,
-        )
-        scales = ("tensor", "channel", "group", None)
-        found = odd(options, {"format": read})
-        for group in (options.get("config_groups") or {}).values():
-            found = found or odd(group, {"format": read}) or odd(group.get("weights") or {}, {"strategy": scales})
-            if (group.get("input_activations") or {}).get("dynamic") is False:
-                found = found or "scales of inputs that are found beforehand"
-        sparse = (options.get("sparsity_config") or {}).get("format", "dense")
-        return found or ("" if sparse == "dense" else f"sparsity {sparse}")
-
-    def shape(self, stored: Mapping[str, Tensor]) -> torch.Size:
-        """Return the shape."""
-        return torch.Size(stored["weight_shape"].tolist()) if "weight_shape" in stored else stored["weight"].shape
-
-    def decode(self, stored: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return `(code - zero) scale`, fp32."""
-        scale, zero = stored["weight_scale"].float(), stored.get("weight_zero_point")
-        if "weight_packed" in stored:
-            from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
-
-            bits = stored["weight_packed"].shape[1] * BITS // shape[1]
-            codes = unpack_from_int32(stored["weight_packed"], bits, shape).float()
-            zero = unpack_from_int32(zero, bits, scale.shape, 0) if zero is not None else None
-        else:
-            codes = stored["weight"].float()
-        scale = scale.reshape(-1, 1) if scale.dim() < 2 else scale
-        group = stored.get("weight_g_idx")
-        index = groups(scale.shape[1], shape[1], codes.device) if group is None else group.long()
-        offset = zero.float().reshape(scale.shape)[:, index] if zero is not None else 0
-        return (codes - offset) * scale[:, index]
 
 
 class Encoded(StoredFormat):
