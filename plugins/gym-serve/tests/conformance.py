@@ -433,9 +433,12 @@ def _(at):
 def _(at):
     import openai
     import pytest
+    from langchain_core.exceptions import ContextOverflowError
 
     with pytest.raises(openai.BadRequestError, match="colour"):
         at.langchain(extra_body={"colour": "red"}).invoke("a")
+    with pytest.raises(ContextOverflowError):  # which agents answer by telling less
+        at.langchain().invoke("a " * 5000)
 
 
 @case("errors", "anthropic")

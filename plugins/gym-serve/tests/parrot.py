@@ -79,7 +79,7 @@ class ParrotEngine(Engine):
             raise Full("too many", 0.1)
         prompt = words(said(request))
         if len(prompt) > CONTEXT:
-            raise TooLong(f"the prompt has {len(prompt)} tokens, the model takes {CONTEXT}", key="messages")
+            raise TooLong(f"the prompt is too long: {len(prompt)} tokens, and {CONTEXT} are taken", key="messages")
         if "fail" in prompt:
             raise BadRequest("this cannot be said", key="messages")
         self.seen.append(request)

@@ -289,4 +289,5 @@ def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
 def test_a_prompt_that_is_too_long_is_told_by_the_code_that_clients_look_for(server):
     with pytest.raises(urllib.error.HTTPError) as caught:
         ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a " * 5000}])
+    assert caught.value.code == 400  # `BadRequestError` of the clients, in which they look
     assert json.load(caught.value)["error"]["code"] == "context_length_exceeded"

@@ -25,10 +25,8 @@ class Unknown(RequestError):
     status = 404
 
 
-class TooLong(RequestError):
-    """The prompt, or what was asked for behind it, is longer than the model or a limit allows."""
-
-    status = 413
+class TooLong(BadRequest):
+    """The prompt is longer than the model or a limit allows. Clients look for "prompt is too long" among bad requests."""
 
 
 class Full(RequestError):

@@ -253,7 +253,7 @@ class BatchEngine:
         """Return the most tokens of a reply. Raises TooLong where the prompt leaves none."""
         most = min(context - 1, self._limits.max_prompt_tokens or context)
         if prompt > most:
-            raise TooLong(f"the prompt has {prompt} tokens, and may have {most}", key=key)
+            raise TooLong(f"the prompt is too long: it has {prompt} tokens, and may have {most}", key=key)
         bounds = [context - prompt, self._limits.max_tokens, asked]
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:

@@ -70,7 +70,7 @@ def _last(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]]) 
     """Return the last states `[texts, width]`."""
     longest = max(map(len, texts))
     if longest > context:
-        raise TooLong(f"a text has {longest} tokens, and may have {context}", key="input")
+        raise TooLong(f"a text is too long: it has {longest} tokens, and may have {context}", key="input")
     return _states(model, context, texts)
 
 

@@ -173,7 +173,7 @@ class VLLMEngine:
         prompt = prompt_tokens(request, words, model.vocabulary)
         most = min(model.context - 1, self._limits.max_prompt_tokens or model.context)
         if len(prompt) > most:
-            raise TooLong(f"the prompt has {len(prompt)} tokens, and may have {most}", key="messages")
+            raise TooLong(f"the prompt is too long: it has {len(prompt)} tokens, and may have {most}", key="messages")
         bounds = [model.context - len(prompt), self._limits.max_tokens, sampling.max_tokens]
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:
