@@ -71,6 +71,12 @@ def test_models_of_two_engines_are_served_apart(tmp_path):
         found.build()
 
 
+@pytest.mark.parametrize(("model", "engine", "option"), [("run", "local", "threads"), ("x.gguf", "llama_cpp", "slots")])
+def test_options_of_an_engine_are_those_of_the_one_that_reads_the_model(model, engine, option):
+    found = read(ApiServing, [model, f"engine.{option}=3"], {})
+    assert found == read(ApiServing, [model, f"engine={engine}", f"engine.{option}=3"], {})
+
+
 def test_a_penalty_that_no_logit_can_be_divided_by_is_refused():
     with pytest.raises(GymError, match="repetition_penalty"):
         read(AnswerOptions, ["a", "repetition_penalty=1e-300"], {})

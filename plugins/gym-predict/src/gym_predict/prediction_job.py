@@ -15,7 +15,7 @@ from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_manage.recorded import recorded
 from gym_predict.options import PredictOptions
-from gym_serve.options import report
+from gym_serve.options import engine_named, report
 
 DIALECTS = "predict_dialects"
 FOLDER = "predict"
@@ -65,7 +65,7 @@ def _pair(word: str) -> tuple[str, Any]:
 
 
 def _made(recipe: Recipe, options: Mapping[str, Any], findings: Findings) -> Task:
-    found = sections.config(PredictOptions, dict(options), (), findings)
+    found = sections.config(PredictOptions, engine_named(options), (), findings)
     report(findings)
     assert isinstance(found, PredictOptions) and found.output is not None
     return Task(recipe, found, found.output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -96,21 +96,11 @@ class ServingOptions(Config):
     def build(self) -> Engine:
         """Return the engine, with its models loaded."""
         findings = Findings({})
-        engine = self.engine or sections.component(Slot("servers"), self._usual(), ("engine",), findings)
+        engine = self.engine or sections.component(Slot("servers"), _usual(self.models), ("engine",), findings)
         report(findings)
         assert engine is not None
         built: Engine = engine.build(artifacts=self.sources(), limits=self.limits())
         return built
-
-    def _usual(self) -> str:
-        """Return the engine that all models are read by. Raises RecipeError where they need several."""
-        readers = {name: _reader(path) or "local" for name, path in map(_named, self.models)}
-        if len(engines := dict.fromkeys(readers.values())) > 1:
-            why = ", and ".join(f"`{name}` is read by the engine `{engine}`" for name, engine in readers.items())
-            raise RecipeError(
-                f"{why}: one server has one", key=MODEL, fix="serve them apart, each with a `port` of its own"
-            )
-        return next(iter(engines), "local")
 
 
 Options = TypeVar("Options", bound=ServingOptions)
@@ -148,7 +138,7 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     if not data.get(MODEL):
         raise RecipeError("no model is named", where="command line", fix="name a run, such as `runs/demo`, or a model")
     findings = Findings(marks)
-    found = sections.config(cls, data, (), findings)
+    found = sections.config(cls, engine_named(data), (), findings)
     report(findings)
     assert isinstance(found, cls)
     return found
@@ -241,6 +231,25 @@ def _reader(path: str) -> str | None:
     if found.is_dir() and not any(found.glob(WEIGHTS)):
         return next((name for suffix, name in readers.items() if any(found.glob(f"*{suffix}"))), None)
     return readers.get(found.suffix)
+
+
+def engine_named(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options in which options of an engine have the name of that which reads the models, where they have none."""
+    engine, models = data.get("engine"), data.get(MODEL)
+    if isinstance(engine, dict) and "name" not in engine and isinstance(models, list):
+        return {**data, "engine": {"name": _usual(map(str, models)), **engine}}
+    return dict(data)
+
+
+def _usual(models: Iterable[str]) -> str:
+    """Return the engine that all models are read by. Raises RecipeError where they need several."""
+    readers = {name: _reader(path) or "local" for name, path in map(_named, models)}
+    if len(engines := dict.fromkeys(readers.values())) > 1:
+        why = ", and ".join(f"`{name}` is read by the engine `{engine}`" for name, engine in readers.items())
+        raise RecipeError(
+            f"{why}: one server has one", key=MODEL, fix="serve them apart, each with a `port` of its own"
+        )
+    return next(iter(engines), "local")
 
 
 def _named(text: str) -> tuple[str, str]:
