@@ -102,6 +102,13 @@ def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path
     assert run([*whole, f"output={trained / 'whole'}"]) == 0 and len(read(trained / "whole")) == 12
 
 
+def test_what_prompts_are_told_is_said_by_the_recipe(trained: Path, capsys: Any) -> None:
+    assert run(["predict", str(trained / "run"), "system=Be kind.", "max_tokens=1", f"output={trained / 'kind'}"]) == 0
+    assert all("Be kind." in row["prompt"] for row in read(trained / "kind"))
+    assert run(["predict", str(trained / "run"), "enable_thinking=false"]) == 2
+    assert "unknown key" in capsys.readouterr().err
+
+
 def test_a_file_of_llamafactory(trained: Path, capsys: Any) -> None:
     file = trained / "predict.yaml"
     keys = {"model_name_or_path": str(trained / "tiny"), "stage": "sft", "do_predict": True, "finetuning_type": "lora"}

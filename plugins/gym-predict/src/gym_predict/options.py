@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gym_serve.answer_options import AnswerOptions
+from gym_serve.answer_options import DrawingOptions
 
 RUNNING = {
     "models",
@@ -22,7 +22,7 @@ RUNNING = {
 """Options that change no answer, or whose names do not say which one it is."""
 
 
-class PredictOptions(AnswerOptions):
+class PredictOptions(DrawingOptions):
     """Which rows are answered, how, and where the answers are written."""
 
     rows: Literal["validation", "all"] = "validation"

@@ -12,11 +12,9 @@ from gym_serve.options import ServingOptions
 from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
 
 
-class AnswerOptions(ServingOptions):
+class DrawingOptions(ServingOptions):
     """Which models answer, and how answers are drawn."""
 
-    system: str = ""
-    """What the model is told first."""
     temperature: Temperature = 0.0
     """0 takes the likeliest token each time; more gives more variety."""
     top_p: TopP = 1.0
@@ -29,13 +27,20 @@ class AnswerOptions(ServingOptions):
     """Most tokens of an answer; by default what the context leaves."""
     seed: int | None = None
     """The same seed gives the same answers."""
-    enable_thinking: bool | None = None
-    """Whether the model thinks before it answers, where its template can say so."""
 
     def sampling(self) -> Sampling:
         """Return how answers are drawn."""
         names = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "seed")
         return Sampling(**{name: getattr(self, name) for name in names})
+
+
+class AnswerOptions(DrawingOptions):
+    """Which models answer, how answers are drawn, and what conversations are told that the model lays out."""
+
+    system: str = ""
+    """What the model is told first."""
+    enable_thinking: bool | None = None
+    """Whether the model thinks before it answers, where its template can say so."""
 
     def template_options(self) -> Mapping[str, Any]:
         """Return what templates are told."""

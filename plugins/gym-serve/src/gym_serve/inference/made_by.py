@@ -9,14 +9,14 @@ from pathlib import Path
 from gym_bitdelta.store import VariantStore
 from gym_core.record import RunRecord
 from gym_manage.recorded import recorded
-from gym_serve.answer_options import AnswerOptions
+from gym_serve.answer_options import DrawingOptions
 from gym_torch.model.fingerprint import of_file
 
 #: Files of a model, an adapter or a delta that decide what it answers.
 DECIDING = ("*.safetensors", "*.gguf", "*.json", "*.jinja", "*.model")
 
 
-def made_by(options: AnswerOptions) -> dict[str, str]:
+def made_by(options: DrawingOptions) -> dict[str, str]:
     """Return a hash of each model, adapter and template on this machine that options name, by what says which it is.
 
     The base of an adapter or a delta is not among them: whoever opens that checks the base. Raises what reading a run or a store
