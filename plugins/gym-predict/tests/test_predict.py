@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,20 @@ def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path
     assert "nothing is held out" in capsys.readouterr().err
     whole = ["predict", str(trained / "run"), "data.validation=0", "rows=all", "max_tokens=1"]
     assert run([*whole, f"output={trained / 'whole'}"]) == 0 and len(read(trained / "whole")) == 12
+
+
+def test_answers_are_those_of_the_weights_that_are_there(trained: Path) -> None:
+    """Not those of other weights that lay there, whatever a copy says of when it was written."""
+    folder = shutil.copytree(trained / "tiny", trained / "other")
+    file, weights = trained / "other.yaml", folder / "model.safetensors"
+    keys = {"model_name_or_path": str(folder), "stage": "sft", "do_predict": True, "predict_with_generate": True}
+    keys |= {"eval_dataset": "known", "dataset_dir": str(trained), "max_samples": 3, "output_dir": str(trained / "of")}
+    file.write_text(yaml.safe_dump(keys | {"template": "qwen", "max_new_tokens": 8, "do_sample": False}))
+    assert run(["predict", str(file)]) == 0
+    before, written = read(trained / "of"), weights.stat()
+    shutil.copy(tiny.write_model(trained / "seeded", seed=1) / weights.name, weights)
+    os.utime(weights, ns=(written.st_atime_ns, written.st_mtime_ns))
+    assert run(["predict", str(file)]) == 0 and read(trained / "of") != before
 
 
 def test_what_prompts_are_told_is_said_by_the_recipe(trained: Path, capsys: Any) -> None:

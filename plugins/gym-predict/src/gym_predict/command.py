@@ -51,6 +51,7 @@ def _predicted(asked: Any) -> dict[str, Any]:
     """Answer what has no answer yet, and write predictions and results. Raises GymError where nothing can be answered."""
     from gym_predict.rows import known, predictions
     from gym_predict.scores import scores
+    from gym_serve.inference.made_by import made_by
     from gym_serve.inference.progress import Progress
     from gym_serve.inference.rows import Answers
 
@@ -59,7 +60,7 @@ def _predicted(asked: Any) -> dict[str, Any]:
     if not rows.prompts:
         raise DataError("no row is left to answer", key="data", fix="hold out more, or take all of them: `rows=all`")
     settings = {key: value for key, value in options.model_dump(mode="json").items() if key not in RUNNING}
-    settings |= {"model": _model(options), "rows": rows.fingerprint}
+    settings |= made_by(options) | {"rows": rows.fingerprint}
     between = asked.output / BETWEEN / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     between.mkdir(parents=True, exist_ok=True)
     given, answers_file = between / "prompts.jsonl", between / "answers.jsonl"
@@ -84,20 +85,6 @@ def _predicted(asked: Any) -> dict[str, Any]:
         earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         write_atomically(file, json.dumps({**earlier, **results}, indent=2, sort_keys=True))
     return results
-
-
-def _model(options: PredictOptions) -> str:
-    """Return what answers: where it lies, and when that was written."""
-    named = [*options.models, *options.adapters.values()]
-    marks = (
-        "run.json",
-        "adapter_model.safetensors",
-        "model.safetensors",
-        "model/adapter_model.safetensors",
-        "artifact.json",
-    )
-    times = [(path / mark).stat().st_mtime_ns for path in map(Path, named) for mark in marks if (path / mark).exists()]
-    return json.dumps([named, times])
 
 
 async def _answered(options: PredictOptions, ends: frozenset[int], given: Path, answers: Any, progress: Any) -> None:

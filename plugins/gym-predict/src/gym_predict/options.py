@@ -10,7 +10,6 @@ from pydantic import Field
 from gym_serve.answer_options import DrawingOptions
 
 RUNNING = {
-    "models",
     "queue",
     "max_batch",
     "prefix_cache_bytes",
@@ -19,7 +18,7 @@ RUNNING = {
     "at_once",
     "output",
 }
-"""Options that change no answer, or whose names do not say which one it is."""
+"""Options that change no answer."""
 
 
 class PredictOptions(DrawingOptions):
