@@ -176,8 +176,7 @@ def number(word: str) -> int:
 
 
 def chance(word: str, others: int) -> TokenLogprob:
-    """Return how likely a word was."""
-    top = tuple(
-        Alternative(number(word) + at, word + "'" * at, -0.1 - at, (word + "'" * at).encode()) for at in range(others)
-    )
+    """Return how likely a word was; two of three alternatives have one text, as parts of characters do."""
+    texts = [word + "'" * (at % 2) for at in range(others)]
+    top = tuple(Alternative(number(word) + at, text, -0.1 - at, text.encode()) for at, text in enumerate(texts))
     return TokenLogprob(number(word), word, -0.1, word.encode(), top)

@@ -139,6 +139,12 @@ def test_completions_of_texts_and_of_tokens(server):
     assert refused(server, "/v1/completions", prompt="a", suffix="b") == "suffix"
 
 
+@pytest.mark.parametrize(("count", "told"), [(0, {"bob:": -0.1}), (3, {"bob:": -0.1, "bob:'": -1.1})])
+def test_the_likeliest_by_text_are_with_the_drawn_one_and_none_hides_a_likelier_one(server, count, told):
+    shown = ask(server, "/v1/completions", prompt="a", logprobs=count)["choices"][0]["logprobs"]
+    assert shown["top_logprobs"][0] == told and shown["tokens"][0] == "bob:"
+
+
 def test_figures_tell_of_nobody(server):
     before = ask(server, "/metrics")
     ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a b"}])

@@ -129,9 +129,17 @@ def _logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [None if token.logprob is None else max(token.logprob, -9999.0) for token in tokens],
-        "top_logprobs": [
-            None if token.logprob is None else {other.text: max(other.logprob, -9999.0) for other in token.top}
-            for token in tokens
-        ],
+        "top_logprobs": [_likeliest(token) for token in tokens],
         "text_offset": offsets,
     }
+
+
+def _likeliest(token: TokenLogprob) -> dict[str, float] | None:
+    """Return log-probabilities by text: of the likeliest tokens and of the one that was drawn.
+
+    Tokens that are parts of a character have one text, which has the log-probability of the likeliest of them.
+    """
+    if token.logprob is None:
+        return None
+    ranked = sorted([(token.logprob, token.text), *((other.logprob, other.text) for other in token.top)])
+    return {text: max(logprob, -9999.0) for logprob, text in ranked}
