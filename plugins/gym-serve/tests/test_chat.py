@@ -73,6 +73,22 @@ def test_what_is_refused_was_not_said():
     asyncio.run(talk())
 
 
+def test_an_empty_answer_is_one_also_where_it_was_stopped_before_its_first_word():
+    async def talk() -> None:
+        chat = session()
+        chat.sampling = Sampling(temperature=0.0, stop=("one",))
+        assert await said(chat, "one") == ""
+        stopped = asyncio.ensure_future(said(chat, "slowly two"))
+        await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+        assert await said(chat, "three") == "three"
+        told = chat.engine.seen[-1].messages
+        assert [message["role"] for message in told] == ["system", *["user", "assistant"] * 2, "user"]
+
+    asyncio.run(talk())
+
+
 def test_whom_one_talks_to():
     async def talk() -> None:
         chat = session()

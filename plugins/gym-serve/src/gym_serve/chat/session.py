@@ -118,7 +118,7 @@ class Session:
             del self.messages[before:]
             raise
         finally:
-            if whole and len(self.messages) > before:
+            if len(self.messages) > before:  # an empty answer too: templates refuse two messages of the user in a row
                 self.messages.append(_message(whole))
 
     async def _answer(self) -> AsyncGenerator[Delta, None]:
