@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +238,27 @@ def _(at):
 def _(at):
     found = at.langchain().with_structured_output(SCHEMA, method="json_schema").invoke("3 + 4?")
     assert set(found) == {"sum", "sure"}
+
+
+@case("choice or pattern (`structured_outputs`)", "openai")
+def _(at):
+    import openai
+    import pytest
+
+    def shaped(**given) -> str:
+        return text_of(at, temperature=1, seed=1, extra_body={"structured_outputs": given})
+
+    texts = ["yes (*.[]{}+?|^$\\", "no-ø\n", "a b"]
+    assert shaped(choice=texts) in texts and re.fullmatch("[a-f]{3}-[0-9]", shaped(regex="[a-f]{3}-[0-9]"))
+    assert set(json.loads(shaped(json=SCHEMA))) == {"sum", "sure"}
+    made = at.openai().completions.create(
+        model=at.model, prompt="a", temperature=1, extra_body={"structured_outputs": {"choice": texts}}
+    )
+    assert made.choices[0].text in texts
+    for wrong in ({}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"regex": "("}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            shaped(**wrong)
+        assert caught.value.param.startswith("structured_outputs")
 
 
 @case("JSON object", "openai")

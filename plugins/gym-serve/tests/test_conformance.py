@@ -15,6 +15,7 @@ BEYOND = (
     "tool calls, required",
     "tool calls, one that is named",
     "JSON schema",
+    "choice or pattern (`structured_outputs`)",
     "JSON object",
 )  #: of the stranger's engine
 PAIRS = [(feature, client) for feature, clients in CASES.items() for client in clients]

@@ -13,7 +13,15 @@ from pydantic import Field
 
 from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_serve.api.auth import Access
-from gym_serve.api.chat_schema import ChatMessage, ResponseFormat, Tool, ToolChoice, grammar_of, tool_grammar
+from gym_serve.api.chat_schema import (
+    ChatMessage,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    ToolChoice,
+    grammar_of,
+    tool_grammar,
+)
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Count, SamplingBody, sampling
 from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total
@@ -47,6 +55,7 @@ class ChatCompletion(SamplingBody):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: TemplateOptions | None = None
@@ -88,9 +97,9 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
     format = model.answers or PLAIN
     forced = tool_grammar(service, tools, body.tool_choice, format.calls)
-    shaped = grammar_of(service, body.response_format)
+    shaped = grammar_of(service, body.response_format, body.structured_outputs)
     if forced and shaped:
-        raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key="response_format")
+        raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key=shaped.key)
     offered = [] if body.tool_choice == "none" else tools
     options = body.chat_template_kwargs.model_dump(exclude_none=True) if body.chat_template_kwargs else {}
     if not model.thinks and options == {"enable_thinking": False}:

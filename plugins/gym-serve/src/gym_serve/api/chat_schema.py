@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from gym_serve.api.fields import Body
 from gym_serve.api.service import Service
 from gym_serve.contract import Grammar
 
+SIGN = re.compile(r"[\\^$.|?*+()\[\]{}]")  #: what means more than itself in a pattern
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-]+$")]
 
 
@@ -123,11 +125,44 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-def grammar_of(service: Service, format: ResponseFormat | None) -> Grammar | None:
+class StructuredOutputs(Body):
+    """What a reply must look like, in vLLM's words: one of these."""
+
+    json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
+    json_object: Literal[True] | None = None
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+
+    def grammar(self) -> Grammar:
+        """Return what a reply must look like. Raises BadRequest where that is not one thing."""
+        key = "structured_outputs"
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise HTTPProblem(400, "give one of json, json_object, regex and choice", key=key)
+        if self.json_ is not None:
+            return Grammar("json_schema", json.dumps(self.json_), key)
+        if self.json_object:
+            return Grammar("json_object", key=key)
+        texts = (SIGN.sub(r"\\\g<0>", text) for text in self.choice or ())
+        return Grammar("regex", self.regex or f"({'|'.join(texts)})", key)
+
+
+def grammar_of(
+    service: Service, format: ResponseFormat | None, structured: StructuredOutputs | None = None
+) -> Grammar | None:
     """Return what a reply must look like. Raises BadRequest where the engine does not see to that."""
-    if format is None or format.type == "text":
-        return None
-    service.need(f"grammar:{format.type}", "response_format")
+    found = None if format is None or format.type == "text" else _of_format(format)
+    if structured is not None:
+        if found is not None:
+            raise HTTPProblem(
+                400, "says the same as `response_format`: leave one of them out", key="structured_outputs"
+            )
+        found = structured.grammar()
+    if found is not None:
+        service.need(f"grammar:{found.kind}", found.key)
+    return found
+
+
+def _of_format(format: ResponseFormat) -> Grammar:
     if format.type == "json_object":
         return Grammar("json_object")
     if format.json_schema is None or format.json_schema.schema_ is None:

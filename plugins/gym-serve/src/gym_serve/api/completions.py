@@ -13,7 +13,7 @@ from pydantic import Field
 
 from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import StreamOptions, usage_of
-from gym_serve.api.chat_schema import ResponseFormat, grammar_of
+from gym_serve.api.chat_schema import ResponseFormat, StructuredOutputs, grammar_of
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Count, SamplingBody, sampling
 from gym_serve.api.generation import Event, Job, events, replies, total
@@ -34,6 +34,7 @@ class Completion(SamplingBody):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     def prompts(self) -> list[dict[str, Any]]:
         """Return what a request holds for each prompt."""
@@ -60,7 +61,9 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
         service.need("logprobs", "logprobs")
     if body.echo:
         service.need("echo", "echo")
-    drawn = replace(drawn, logprobs=body.logprobs, grammar=grammar_of(service, body.response_format))
+    drawn = replace(
+        drawn, logprobs=body.logprobs, grammar=grammar_of(service, body.response_format, body.structured_outputs)
+    )
     prompts, count = body.prompts(), body.n or 1
     if not prompts or not all(part for prompt in prompts for part in prompt.values()):
         raise HTTPProblem(400, "a prompt is empty", key="prompt")

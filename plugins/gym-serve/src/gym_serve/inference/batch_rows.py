@@ -30,8 +30,9 @@ RENAMED = {"max_completion_tokens": "max_tokens"}
 SAID = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids",
         "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "ignore_eos")  # fmt: skip
 #: those that may stand in a body alone
-OF_BODIES = ("n", "best_of", "logprobs", "top_logprobs", "response_format", "tool_choice", "parallel_tool_calls", "echo",
-             "chat_template_kwargs", "continue_final_message", "add_generation_prompt")  # fmt: skip
+OF_BODIES = ("n", "best_of", "logprobs", "top_logprobs", "response_format", "structured_outputs", "tool_choice",
+             "parallel_tool_calls", "echo", "chat_template_kwargs", "continue_final_message",
+             "add_generation_prompt")  # fmt: skip
 
 
 class RowSampling(SamplingBody):
