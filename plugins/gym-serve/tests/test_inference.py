@@ -141,15 +141,30 @@ def test_rows_that_hold_no_text_end_no_run(tmp_path):
         {"messages": [{"role": "user", "content": "\udc00"}]},
         {"instruction": "a", "input": 5},
         {"instruction": "a", "system": ["b"]},
+        {"messages": [{"role": "user", "content": "a <image>"}], "images": ["a.png"]},
+        {"instruction": "a <image>", "images": ["a.png"]},
     ]
     lines = [json.dumps(row) for row in [*wrong, {"prompt": "last", "note": "\ud83d"}]]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-    assert [row.get("error", "")[:14] for row in found[:4]] == ["holds half a c"] * 2 + [
-        "`input` is no ",
-        "`system` is no",
+    assert [row.get("error", "")[:14] for row in found[:6]] == [
+        "holds half a c",
+        "holds half a c",
+        "the input (col",
+        "the system mes",
+        "it has images,",
+        "it has images,",
     ]
-    assert found[4]["response"] == "last"
+    assert found[6]["response"] == "last"
+
+
+def test_what_was_said_before_an_instruction_is_told(tmp_path):
+    row = {"instruction": "a", "history": [["b", "c"]], "tools": json.dumps([{"name": "f"}]), "output": "d"}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row))
+    engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
+    assert [message["content"] for message in engine.seen[0].messages] == ["be kind", "b", "c", "a"]
+    assert engine.seen[0].tools[0]["function"] == {"name": "f"}
 
 
 def test_answers_are_the_same_wherever_it_was_stopped(tmp_path):

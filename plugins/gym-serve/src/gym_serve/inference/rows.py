@@ -14,10 +14,14 @@ from typing import Any, Self
 from gym_core.errors import BusyError, DataError, Problem
 from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
+from gym_data.formats import Alpaca
+from gym_data.formats.alpaca import AlpacaReader
+from gym_data.formats.parsing import no_media
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 
 SETTINGS = "inference.json"
 BLOCK = 1 << 20
+INSTRUCTION = AlpacaReader(Alpaca(system="system", history="history", tools="tools"))
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ def _row(number: int, line: bytes) -> Row:
 
 
 def asked(row: Any) -> dict[str, Any]:
-    """Return what a row asks: `messages` up to the last of the user, `prompt`, `tokens`, or `instruction` with its `input`.
+    """Return what a row asks: `messages` up to the last of the user, `prompt`, `tokens`, or `instruction` with its `input`,
+    as training reads it.
 
     Raises ValueError where it asks nothing.
     """
@@ -89,13 +94,10 @@ def asked(row: Any) -> dict[str, Any]:
             raise ValueError("`tokens` is no list of token ids")
         return {"tokens": tokens}
     messages, tools = row.get("messages"), row.get("tools")
+    no_media(row)
     if messages is None and isinstance(row.get("instruction"), str):
-        for name in ("input", "system"):
-            if not isinstance(row.get(name), str | None):
-                raise ValueError(f"`{name}` is no text")
-        text = "\n".join(part for part in (row["instruction"], row.get("input")) if part)
-        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
-        messages = [*system, {"role": "user", "content": text}]
+        read, _ = INSTRUCTION.asked(row)
+        return {"messages": list(read.messages), "tools": list(read.tools) or None}
     if messages is None:
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
             raise ValueError("has neither `messages` nor `prompt`, `tokens` or `instruction`")
