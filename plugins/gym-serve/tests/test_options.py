@@ -77,6 +77,12 @@ def test_options_of_an_engine_are_those_of_the_one_that_reads_the_model(model, e
     assert found == read(ApiServing, [model, f"engine={engine}", f"engine.{option}=3"], {})
 
 
+def test_as_many_may_wait_as_the_queue_takes():
+    assert read(ApiServing, ["a"], {}).bounded().max_concurrent == 64 + 256
+    assert read(ApiServing, ["a", "max_batch=128", "queue=0"], {}).bounded().max_concurrent == 128
+    assert read(ApiServing, ["a", "max_concurrent=3"], {}).bounded().max_concurrent == 3
+
+
 def test_a_penalty_that_no_logit_can_be_divided_by_is_refused():
     with pytest.raises(GymError, match="repetition_penalty"):
         read(AnswerOptions, ["a", "repetition_penalty=1e-300"], {})
@@ -152,7 +158,7 @@ def test_a_file_of_llamafactory_that_says_what_nobody_does(tmp_path, line, why):
 def test_defaults_are_those_that_pages_say():
     said = (Path(__file__).parents[3] / "docs/serving.md").read_text()
     usual = ApiOptions()
-    for name in ("max_concurrent", "max_connections", "max_messages"):
+    for name in ("max_connections", "max_messages"):
         assert f"| `{name}` | {getattr(usual, name)} |" in said
     assert usual.max_body_bytes == 2 * 2**20 and "| `max_body_bytes` | 2 MiB |" in said
     assert f"| `request_seconds` | {usual.request_seconds:g} |" in said and usual.local

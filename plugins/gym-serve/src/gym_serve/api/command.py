@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -13,6 +13,10 @@ from gym_serve.options import ServingCommand, ServingOptions, read
 
 class ApiServing(ServingOptions, ApiOptions):
     """The options of `gym api`."""
+
+    def bounded(self) -> Self:
+        """Return the same with a bound of what may be in work: where none is named, what the engine takes."""
+        return self.model_copy(update={"max_concurrent": self.max_concurrent or self.max_batch + self.queue})
 
 
 @click.command(cls=ServingCommand, options=ApiServing)
@@ -29,7 +33,7 @@ def api(words: tuple[str, ...], host: str | None, port: int | None, tokens: Path
     Example: `gym api runs/first other=runs/second --port 8001 max_batch=16`
     """
     fixed: dict[str, Any] = {"host": host, "port": port, "tokens": tokens}
-    options = read(ApiServing, words, fixed)
+    options = read(ApiServing, words, fixed).bounded()
     from gym_serve.api.server import listening, serve, tokens_of
 
     def show(text: str) -> None:

@@ -31,8 +31,8 @@ class ApiOptions(Config):
     """Names by which clients may call this server, beside its address and those of this machine."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may ask from a browser, such as `https://example.org`."""
-    max_concurrent: Positive = 64
-    """Most requests in work or waiting; one more is told to come back (429)."""
+    max_concurrent: Positive | None = None
+    """Most replies in work or waiting; one more is told to come back (429). By default `max_batch` and `queue` together."""
     max_connections: Positive = 1024
     """Most open connections; one more is closed."""
     max_body_bytes: Annotated[int, BeforeValidator(size), Field(ge=1)] = 2**21

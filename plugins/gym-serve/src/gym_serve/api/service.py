@@ -69,7 +69,7 @@ class Service:
     def admitted(self, count: int = 1) -> Iterator[None]:
         """Hold a place for so many replies. Raises Full where there is none."""
         most = self.options.max_concurrent
-        if self._in_work + count > most:
+        if most is not None and self._in_work + count > most:
             if count > most:
                 raise BadRequest(f"asks for {count} replies where {most} may be in work", key="n")
             raise Full(f"{self._in_work} of {most} replies are in work or waiting")

@@ -24,7 +24,7 @@ from gym_serve.contract import Engine, Sampling
 from gym_serve.errors import Full, Gone, RequestError
 from gym_serve.names import Asked
 
-LIMITS = {"max_concurrent": 2**31, "request_seconds": 1e9}  #: how many are asked at once is said elsewhere
+LIMITS = {"request_seconds": 1e9}  #: how many are asked at once is said elsewhere
 RENAMED = {"max_completion_tokens": "max_tokens"}
 #: options that may stand in a row
 SAID = ("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids",
