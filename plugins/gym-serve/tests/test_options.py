@@ -139,6 +139,15 @@ def test_a_file_of_llamafactory(tmp_path):
     assert (talk.temperature, talk.system, talk.tenant) == (0, "be kind", "sft")
 
 
+@pytest.mark.parametrize(("backend", "engine"), [("huggingface", "local"), ("vllm", "vllm")])
+def test_the_dtype_of_a_file_of_llamafactory_is_that_of_the_engine(tmp_path, backend, engine):
+    (tmp_path / "lf.yaml").write_text(
+        f"model_name_or_path: base\ntemplate: qwen3\ninfer_backend: {backend}\ninfer_dtype: float32\n"
+    )
+    found = read(ApiServing, [str(tmp_path / "lf.yaml")], {})
+    assert found.engine == read(ApiServing, ["base", f"engine={engine}", "engine.dtype=float32"], {}).engine
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

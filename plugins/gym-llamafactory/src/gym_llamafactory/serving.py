@@ -12,7 +12,14 @@ from gym_core.errors import Problem
 from gym_core.sections import Findings
 
 ENGINES = {"huggingface": "local", "vllm": "vllm"}
-ENGINE_OPTIONS = {"vllm": {"vllm_gpu_util": "gpu_memory_utilization", "vllm_max_lora_rank": "max_lora_rank"}}
+ENGINE_OPTIONS = {
+    "huggingface": {"infer_dtype": "dtype"},
+    "vllm": {
+        "infer_dtype": "dtype",
+        "vllm_gpu_util": "gpu_memory_utilization",
+        "vllm_max_lora_rank": "max_lora_rank",
+    },
+}
 """Keys of an engine that it has under another name."""
 ELSEWHERE = {"sglang": "set `infer_backend: vllm`, or run `python -m sglang.launch_server` and ask that"}
 """What to do in place of a backend that nobody brings."""
@@ -33,7 +40,6 @@ STATED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "use_kv_cache": (True,),
     "num_beams": (1,),
-    "infer_dtype": ("auto",),
     "quantization_bit": (None,),
     "rope_scaling": (None,),
 }
@@ -45,6 +51,7 @@ UNREAD = {
     "cutoff_len",
     "max_length",
     "length_penalty",
+    "infer_dtype",  # said to be nothing
     "offload_folder",
     "lora_rank",
     "lora_alpha",
@@ -68,10 +75,10 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     if backend not in ENGINES:
         fix = ELSEWHERE.get(backend, f"one of: {', '.join(ENGINES)}")
         _add(found, "infer_backend", f"there is no `{backend}` here", fix)
-    elif backend != "huggingface":
-        named = ENGINE_OPTIONS.get(backend, {})
+    else:
+        named = ENGINE_OPTIONS[backend]
         own = {named[key]: given.pop(key) for key in named if given.get(key) is not None}
-        options["engine"] = {"name": ENGINES[backend], **own}
+        options |= {"engine": {"name": ENGINES[backend], **own}} if own or backend != "huggingface" else {}
     for engine, key in LENGTHS.items():
         length = given.pop(key, None)
         if engine == backend and length is not None:
