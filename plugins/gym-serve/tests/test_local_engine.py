@@ -146,6 +146,14 @@ SCHEMA = {
 }  # fmt: skip
 
 
+def test_no_token_that_ends_a_turn_is_written_behind_a_grammar(engine: LocalEngine) -> None:
+    async def use() -> None:
+        hot = {"temperature": 1.5, "grammar": Grammar("regex", "ab?"), "ignore_eos": True}
+        assert {await text(engine, asking(seed=seed, **hot)) for seed in range(4)} <= {"a", "ab"}
+
+    asyncio.run(use())
+
+
 def test_grammars_hold_and_their_neighbours_are_free(engine: LocalEngine) -> None:
     async def use() -> None:
         free = await text(engine, asking(temperature=0.0))

@@ -213,9 +213,8 @@ class BatchEngine:
         with ExitStack() as stack:
             answering = self._answering(model, request.tenant, stack)
             prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
-            stops = frozenset(sampling.stop_token_ids) | (
-                frozenset() if sampling.ignore_eos else frozenset(answering.stops)
-            )
+            going_on = sampling.ignore_eos and sampling.grammar is None  # a grammar has such a token at its end alone
+            stops = frozenset(sampling.stop_token_ids) | (frozenset() if going_on else frozenset(answering.stops))
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),

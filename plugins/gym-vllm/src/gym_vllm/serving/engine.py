@@ -178,9 +178,8 @@ class VLLMEngine:
         limit = min(bound for bound in bounds if bound is not None)
         if limit < 1:
             raise BadRequest("at least one token must be asked for", key="max_tokens")
-        stops = frozenset(sampling.stop_token_ids) | (
-            frozenset() if sampling.ignore_eos else model.stops(request.tenant)
-        )
+        going_on = sampling.ignore_eos and sampling.grammar is None  # a grammar has such a token at its end alone
+        stops = frozenset(sampling.stop_token_ids) | (frozenset() if going_on else model.stops(request.tenant))
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
         reply = Reply(words, sampling, stops, "", prompt if goes_on(request) else ())
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
