@@ -78,6 +78,12 @@ def test_elsewhere_a_token_is_shown_once_and_needed(environment):
     assert token not in process.stderr.read()
 
 
+def test_a_tenant_that_is_not_there_is_said_at_the_start(environment):
+    command = [sys.executable, "-m", "gym_core.cli", "api", "demo", "engine=parrot", "port=0", "tenant=carol"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "no adapter or variant `carol`" in done.stderr and "bob" in done.stderr
+
+
 def test_an_address_that_is_taken_is_said_before_a_model_is_loaded(environment):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [

@@ -68,10 +68,24 @@ def listening(options: ApiOptions) -> socket.socket:
     return found
 
 
+def check_tenant(engine: Engine, tenant: str | None) -> None:
+    """Raise GymError where the first model has no such tenant, so that its plain name would mean nothing."""
+    first = engine.models()[0]
+    known = engine.tenants(first.name) if first.tenants else ()
+    if tenant is not None and tenant not in known:
+        there = (
+            f"there are: {', '.join(known[:20])}" if known else "name some with `adapters.NAME=PATH` or `tenants=STORE`"
+        )
+        raise GymError(f"`{first.name}` has no adapter or variant `{tenant}`", key="tenant", fix=there)
+
+
 def serve(
     engine: Engine, options: ApiOptions, tokens: Tokens | None, server: socket.socket, show: Callable[[str], None]
 ) -> None:
-    """Serve until a signal; replies under way are finished first. `show` gets what the user is told."""
+    """Serve until a signal; replies under way are finished first. `show` gets what the user is told.
+
+    Raises GymError where the options name a tenant that is not there.
+    """
     host, port = server.getsockname()[:2]
     config = uvicorn.Config(
         application(engine, options, tokens),
@@ -88,10 +102,11 @@ def serve(
         logging.basicConfig(level=logging.INFO)
     names = ", ".join(model.name for model in engine.models())
     shown = f"[{host}]" if ":" in str(host) else host
-    show(f"serving {names} on http://{shown}:{port}/v1; Ctrl-C stops it")
 
     async def run() -> None:
         try:
+            check_tenant(engine, options.tenant)
+            show(f"serving {names} on http://{shown}:{port}/v1; Ctrl-C stops it")
             await Stoppable(config).serve(sockets=[server])
         finally:
             await engine.close(options.shutdown_seconds)
