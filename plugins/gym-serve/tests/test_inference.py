@@ -158,6 +158,12 @@ def test_rows_that_hold_no_text_end_no_run(tmp_path):
     assert found[6]["response"] == "last"
 
 
+def test_a_list_is_no_file_of_rows(tmp_path, strange, capsys):
+    (tmp_path / "in.json").write_text(json.dumps([{"prompt": "a"}], indent=1))
+    words = ["inference", "demo", "engine=parrot", "--input", str(tmp_path / "in.json"), "--output"]
+    assert run([*words, str(tmp_path / "out.jsonl")]) == 4 and "one row a line" in capsys.readouterr().err
+
+
 def test_what_was_said_before_an_instruction_is_told(tmp_path):
     row = {"instruction": "a", "history": [["b", "c"]], "tools": json.dumps([{"name": "f"}]), "output": "d"}
     (tmp_path / "in.jsonl").write_text(json.dumps(row))

@@ -50,10 +50,15 @@ def rows(path: Path, start: int = 0) -> Iterator[Row]:
 
 
 def count(path: Path) -> int:
-    """Return how many rows a file has. Raises DataError where it cannot be read."""
+    """Return how many rows a file has. Raises DataError where it cannot be read, or has not a row a line."""
     try:
         with path.open("rb") as file:
-            return sum(1 for line in file if line.strip())
+            lines = (line for line in file if line.strip())
+            first = next(lines, b"")
+            if first.lstrip().startswith(b"["):
+                fix = "write one row a line, as `jq -c '.[]'` does"
+                raise DataError("holds a list, where each line is to be a row", where=str(path), fix=fix)
+            return bool(first) + sum(1 for _ in lines)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=str(path), fix="name a JSONL file") from error
 
