@@ -8,7 +8,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -346,6 +346,34 @@ def test_embeddings_are_last_states_of_length_one(engine: LocalEngine) -> None:
     with torch.no_grad():
         state = served.model.base_model(tokens).last_hidden_state[0, -1, :5]
     assert vectors[0] == pytest.approx((state / state.norm()).tolist(), abs=1e-4)
+
+
+def test_nobody_waits_for_many_texts_and_those_of_a_client_that_left_are_not_embedded(
+    engine: LocalEngine, monkeypatch: Any
+) -> None:
+    embed, parts = LocalModel.embeddings, []
+
+    def slowly(
+        self: LocalModel, answering: Answering, texts: Sequence[str], dimensions: int | None
+    ) -> list[list[float]]:
+        parts.append(len(texts))
+        time.sleep(0.05)
+        return embed(self, answering, texts, dimensions)
+
+    monkeypatch.setattr(LocalModel, "embeddings", slowly)
+
+    async def use() -> None:
+        many = [asyncio.ensure_future(engine.embed("tiny", ["hello"] * 10_000)) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(text(engine, asking(max_tokens=2)), 20)
+        assert not any(each.done() for each in many)
+        for each in many:
+            each.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
+        assert len(await engine.embed("tiny", ["hello"] * 20)) == 20 and parts[-2:] == [16, 4]
+
+    asyncio.run(use())
+    assert len(parts) < 600
 
 
 def test_a_long_prompt_enters_in_parts_and_nobody_waits_for_it(engine: LocalEngine, monkeypatch: Any) -> None:

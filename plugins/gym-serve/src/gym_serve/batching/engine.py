@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TypeVar
 
 from gym_core import GymError
@@ -25,6 +26,8 @@ GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
 SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "cancel"}
 WORKERS = 4  #: requests that are prepared at a time: laid out, compiled, and their tenants read
 AGAIN = 0.02  #: seconds until a tenant is tried again that had no room beside those in use
+PART = 16  #: texts that are scored or embedded before those of another request get their turn
+Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 
@@ -56,6 +59,7 @@ class BatchEngine:
         self._touched: set[Reply] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparing = ThreadPoolExecutor(WORKERS, "preparing")
+        self._computing = ThreadPoolExecutor(1, "computing")  # whole texts, for which no request waits to be prepared
         self._prepared = 0
         self._holding: set[object] = set()  # one for each answer that has a tenant, or is about to
         self._closed = False
@@ -117,19 +121,17 @@ class BatchEngine:
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input."""
-        return await self._run(lambda: self._asked(model, tenant, "score").scores(inputs))
+        asked = await self._run(lambda: self._asked(model, tenant, "score"))
+        return await self._in_parts(inputs, asked.scores)
 
     async def embed(
         self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text."""
-
-        def embedded() -> list[list[float]]:
-            asked = self._asked(model, tenant, "embed")
-            with ExitStack() as stack:
-                return asked.embeddings(self._answering(asked, tenant, stack), texts, dimensions)
-
-        return await self._run(embedded)
+        asked = await self._run(lambda: self._asked(model, tenant, "embed"))
+        with ExitStack() as stack:
+            answering = await self._run(lambda: self._answering(asked, tenant, stack), lambda found: stack.close())
+            return await self._in_parts(texts, lambda part: asked.embeddings(answering, part, dimensions))
 
     async def load(self, model: str, tenant: str) -> None:
         """Read a tenant ahead."""
@@ -142,11 +144,8 @@ class BatchEngine:
 
     def statistics(self) -> Mapping[str, float]:
         """Return figures of the moment."""
-        return {
-            "running": self._scheduler.running,
-            "waiting": self._scheduler.waiting + self._prepared,
-            **self._figures(),
-        }
+        waiting = self._scheduler.waiting + self._prepared
+        return {"running": self._scheduler.running, "waiting": waiting, **self._figures()}
 
     async def close(self, timeout: float = 30.0) -> None:
         """Finish the replies under way, and let go of everything."""
@@ -154,7 +153,8 @@ class BatchEngine:
             return
         self._closed = True
         await asyncio.to_thread(self._scheduler.close, timeout)
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._preparing, self._computing):
+            pool.shutdown(wait=False, cancel_futures=True)
         for model in self._models.values():
             model.close()
 
@@ -172,7 +172,21 @@ class BatchEngine:
             raise Unknown(f"there is no model `{name}@{tenant}`")
         return model
 
-    async def _run(self, function: Callable[[], Found], unread: Callable[[Found], None] = lambda found: None) -> Found:
+    async def _in_parts(
+        self, given: Sequence[Given], computed: Callable[[Sequence[Given]], Sequence[Found]]
+    ) -> list[Found]:
+        """Compute some of many texts at a time: others get their turns in between, and what nobody waits for is left out."""
+        found: list[Found] = []
+        for at in range(0, len(given), PART):
+            found += await self._run(partial(computed, given[at : at + PART]), pool=self._computing)
+        return found
+
+    async def _run(
+        self,
+        function: Callable[[], Found],
+        unread: Callable[[Found], None] = lambda found: None,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> Found:
         """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request.
 
         What has no room for its tenant waits while others hold theirs. Where nobody waits any more, `unread` is given what was
@@ -180,7 +194,7 @@ class BatchEngine:
         """
         while not self._closed:
             others = bool(self._holding)  # one that ends during a try leaves room for the next
-            running = self._preparing.submit(function)
+            running = (pool or self._preparing).submit(function)
             try:
                 return await asyncio.wrap_future(running)
             except asyncio.CancelledError:
