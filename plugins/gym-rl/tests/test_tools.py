@@ -14,7 +14,7 @@ from gym_turns_bench import END, TOKENIZER, questions
 
 from gym_core import DataError, GymError, RecipeError, load_recipe
 from gym_data.tokenizer import Tokenizer
-from gym_rewards import sandbox
+from gym_rewards import RewardInput, sandbox
 from gym_rl import Action, Environment, PolicyGradient
 from gym_rl.environment import CALLS, FAILED_CALLS, Call
 from gym_rl.environments.config import ToolsEnvironment
@@ -51,6 +51,11 @@ def test_functions_are_called_and_what_they_say_is_shown(name: str, arguments: s
     (found,) = play([prompt], RolloutRequest([prompt.tokens.tolist()], 500), generate)
     assert found.text == "It is so." and found.reward == 0 and found.completion.finished
     assert [turn["role"] for turn in found.turns] == ["assistant", "tool", "assistant"]
+    function = {"name": name, "arguments": json.loads(arguments)}
+    assert found.turns[0]["tool_calls"] == [{"type": "function", "function": function}]
+    assert "tool_calls" not in found.turns[2] and found.turns[0]["content"].startswith("<think>")
+    asked = RewardInput(found.text, messages=prompt.messages, turns=found.turns)
+    assert not any("tool_calls" in message for message in asked.context), "once in the text and once beside it"
     assert found.metrics == {CALLS: 1, FAILED_CALLS: told.startswith("error")}
     assert found.turns[1]["content"].startswith(told) and found.turns[1]["content"] in written[1]
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from gym_core.component import Component
 
+CALLED = "tool_calls"  #: key of the calls of a message
 Seconds = Annotated[float, Field(gt=0, le=3600)]  #: a time limit among the options of a reward
 
 
@@ -24,15 +25,16 @@ class RewardInput:
     tokens: int = 0  #: length of the completion, in tokens
     finished: bool = True  #: whether the model ended it, rather than the limit of its length
     token_ids: Sequence[int] = ()  #: of the completion, the one that ended it included
-    turns: Sequence[
-        Mapping[str, Any]
-    ] = ()  #: messages after the prompt, where an environment answered; `text` is the last turn
+    turns: Sequence[Mapping[str, Any]] = ()
+    """Messages after the prompt, where an environment answered; `text` is the last turn. Contents of the model are as it wrote
+    them; `tool_calls` beside them are the calls in them, read."""
     environment_reward: float | None = None  #: what the environment gave for all turns; None where there was none
 
     @property
     def context(self) -> Sequence[Mapping[str, Any]]:
-        """All messages that `text` follows: the prompt, and the turns before the last one."""
-        return [*self.messages, *self.turns[:-1]]
+        """All messages that `text` follows: the prompt, and the turns before the last one, in which calls stand as text."""
+        turns = [{key: value for key, value in turn.items() if key != CALLED} for turn in self.turns[:-1]]
+        return [*self.messages, *turns]
 
     @property
     def written(self) -> Sequence[str]:

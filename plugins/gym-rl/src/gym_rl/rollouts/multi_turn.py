@@ -6,6 +6,7 @@ from the very tokens that were there; none is rendered or encoded again, so a to
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from gym_data.chat.answer_format import answer_format_of
 from gym_data.chat.channel_parser import parser_of
 from gym_data.next_turn import NextTurn
 from gym_data.tokenizer import Tokenizer
+from gym_rewards.reward import CALLED
 from gym_rl.environment import KEY, Action, Call, Environment, Episode, Episodes, StepResult
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.prompt import Prompt
@@ -58,6 +60,15 @@ class _Player:
     def room(self, most: int) -> int:
         """Return how many tokens of `most` are left."""
         return most - self.trajectory.size - len(self.pending)
+
+
+def _told(call: Call) -> dict[str, Any]:
+    """Return a call as messages hold it; its arguments are an object where the model wrote one."""
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    return {"type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
 class MultiTurn:
@@ -144,6 +155,8 @@ class MultiTurn:
 
     def _step(self, one: _Player) -> StepResult:
         action = self._action(one)
+        if action.calls:
+            one.trajectory.turns[-1] = {**one.trajectory.turns[-1], CALLED: [_told(call) for call in action.calls]}
         result = self._failing(one.id, lambda: one.episode.step(action))
         try:
             return checked(self._failing(one.id, promised, result, StepResult, self.environment, KEY))
