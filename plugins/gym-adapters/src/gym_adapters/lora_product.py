@@ -37,16 +37,25 @@ def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
     if not rounded and {given.dtype, first.weight.dtype, second.weight.dtype} != {torch.float32}:
         return cast(Tensor, type(layer).forward(layer, given))
     scaling, alone = layer.scaling[name], type(base) is nn.Linear and _unseen(base)
-    whole = alone and not rounded and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
-    if whole and _constant(base, given.dtype):
-        pair = first.weight, second.weight
-        return cast(Tensor, _Whole.apply(given, base.weight, base.bias, *pair, scaling))  # type: ignore[no-untyped-call]
+    whole = alone and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
+    if whole and _constant(base, None if rounded else given.dtype):
+        parts: tuple[Tensor | None, ...] = given, base.weight, base.bias, first.weight, second.weight
+        parts = _rounded(base, *parts) if rounded else parts
+        return cast(Tensor, _Whole.apply(*parts, scaling))  # type: ignore[no-untyped-call]
     out: Tensor = base(given)
     small: Tensor = first(layer.lora_dropout[name](given))
     if out.dtype != small.dtype:  # a base that is not rounded
         return (out + second(small) * scaling).to(out.dtype)
     weight = second.weight.to(small.dtype)
     return cast(Tensor, _Sum.apply(out if alone else out.clone(), small, weight, scaling))  # type: ignore[no-untyped-call]
+
+
+def _rounded(base: nn.Linear, given: Tensor | None, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return all in the precision of autocast; layers with one input share its cast, as `LastCast` has it."""
+    for hook in base._forward_pre_hooks.values():
+        (given,) = hook(base, (given,)) or (given,)
+    kind = torch.get_autocast_dtype(base.weight.device.type)
+    return tuple(None if each is None else each.to(kind) for each in (given, *weights))
 
 
 def _add(out: Tensor, left: Tensor, right: Tensor, scaling: float) -> Tensor:
@@ -71,9 +80,10 @@ class _Whole(torch.autograd.Function):
         ctx: Any, given: Tensor, base: Tensor, bias: Tensor | None, first: Tensor, second: Tensor, scaling: float
     ) -> Tensor:
         rows = given.reshape(-1, given.shape[-1])
-        small = rows @ first.T
-        product = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
-        out = _add(product, small, second.T, scaling)
+        with torch.autocast(given.device.type, enabled=False):
+            small = rows @ first.T
+            product = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
+            out = _add(product, small, second.T, scaling)
         ctx.save_for_backward(
             base, first, second, rows if ctx.needs_input_grad[3] else None, small if ctx.needs_input_grad[4] else None
         )
@@ -87,12 +97,12 @@ class _Whole(torch.autograd.Function):
         base, first, second, rows, small = ctx.saved_tensors
         with torch.autocast(by_out.device.type, enabled=False):
             by_rows = by_out.reshape(-1, len(base))
-            by_small = (by_rows @ second) * ctx.scaling
+            by_small = (by_rows @ second).mul_(ctx.scaling)
             by_given = None
             if ctx.needs_input_grad[0]:
                 by_given = _add(by_rows @ base, by_small, first, 1.0).view(ctx.shape)
             by_first = None if rows is None else by_small.T @ rows
-            by_second = None if small is None else (by_rows.T @ small) * ctx.scaling
+            by_second = None if small is None else (by_rows.T @ small).mul_(ctx.scaling)
         return by_given, None, None, by_first, by_second, None
 
 
@@ -130,9 +140,9 @@ def _one_pair(layer: Linear) -> str | None:
     return name if name in layer.lora_A and not other else None
 
 
-def _constant(layer: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether the parameters of a layer are of a precision and do not train."""
-    return all(part.dtype == dtype and not part.requires_grad for part in layer.parameters())
+def _constant(layer: nn.Module, dtype: torch.dtype | None) -> bool:
+    """Whether the parameters of a layer do not train, and are of a precision where one is named."""
+    return not any(part.requires_grad or dtype not in (None, part.dtype) for part in layer.parameters())
 
 
 def _unseen(layer: nn.Module) -> bool:
