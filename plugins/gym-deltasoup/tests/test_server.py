@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from soup_models import LAYER, adapter, tuned
 from soup_storm import CHUNK, manifest_of, post, raw, request, storm
 
-from gym_core import GymError, RecipeError
+from gym_core import Artifact, GymError, RecipeError
 from gym_deltasoup.client.client import SoupClient
 from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_server
 from gym_deltasoup.ledger.ledger import Contribution
@@ -30,6 +30,7 @@ from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.server.enrolment import invite
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.serve import SoupServer
+from gym_deltasoup.server.service import Service
 from gym_deltasoup.server.uploads import Uploads
 from gym_deltasoup.soup_commands import soup
 
@@ -297,6 +298,38 @@ def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
         running.stop()
     checked = CliRunner().invoke(soup, ["verify", str(tmp_path / "soup"), "--json"], catch_exceptions=False)
     assert json.loads(checked.output)["problems"] == []
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_round_that_cannot_end_stops_no_server_and_is_not_judged_again_at_once(failing, base, tmp_path, monkeypatch):
+    """Whether the function of the operator fails, or it refuses too many: rounds go on when somebody more comes."""
+    asked, broken = [], [failing]
+
+    def evaluate(artifact: Artifact) -> float:
+        asked.append(artifact)
+        if broken[0]:
+            raise RuntimeError("out of memory, in /srv/secret")
+        return 0.1 if artifact.kind == "adapter" and not failing else 1.0
+
+    options = {"folder": str(tmp_path / "soup"), "base_model": str(base), "min_contributors": 1}
+    service = Service(SoupServerConfig(**options, contribution_window=1e-9), evaluate)
+    monkeypatch.setattr("gym_deltasoup.server.service.REST", 1e6)
+
+    def given(name: str, seed: int) -> None:
+        file = file_of(tmp_path / name, seed)
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        service.community.accept(Contribution(1, name, content, file.stat().st_size, "adapter", SHAPE), file)
+
+    given("anna", 1)
+    assert not service.tick()
+    count, trouble = len(asked), service.told()["round"]["trouble"]
+    assert trouble == "it raised RuntimeError, as the log of the server says" if failing else "refused" in trouble
+    assert not service.tick() and len(asked) == count, "nobody came meanwhile"
+    assert service.told()["round"]["state"] == "open"
+    broken[0] = False
+    given("bert", 2)
+    assert service.tick() == failing and len(asked) > count
+    service.close()
 
 
 def test_members_join_and_contribute_by_command(running, base, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -29,6 +30,9 @@ from gym_deltasoup.server.secure_rounds import SecureRounds
 from gym_deltasoup.server.uploads import Unknown, Upload, Uploads
 
 KEY = "server.pem"
+REST = 60.0  #: least seconds before a round that could not end is tried again, where nobody contributed meanwhile
+
+_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -53,8 +57,10 @@ class Service:
         self.uploads = Uploads(self.community, limits)
         self.secure = SecureRounds(self.community, config) if config.secure_aggregation else None
         self.trouble = ""  #: why the last round could not end
+        self._tried = (0, 0)  #: round and contributions of the last trial to end one
+        self._rests = 0.0  #: until when the same is not tried again
         if self.community.ledger.round().state == "closing":
-            self._close()
+            self.tick()
 
     def close(self) -> None:
         """Close the ledger."""
@@ -125,22 +131,42 @@ class Service:
         return self.secure
 
     def tick(self) -> bool:
-        """End the round whose window is over, or that is full; return whether it ended."""
-        if self.secure is not None:
-            return self.secure.advance() and self._close()
+        """End the round whose window is over, or that is full; return whether it ended.
+
+        What keeps it from ending is told as `trouble`. It is tried again when somebody more has contributed, or after a rest as
+        long as the trial was: while a round is closing it takes no contributions.
+        """
+        try:
+            return self._over() and self._close()
+        except Exception as error:  # also of the operator's functions: whoever ends rounds has to go on
+            if isinstance(error, GymError):
+                self.trouble = error.problems[0].why
+            else:  # whose text may tell of this machine
+                self.trouble = f"it raised {type(error).__name__}, as the log of the server says"
+                _log.warning("round %d could not end", self.community.ledger.round().number, exc_info=error)
+            return False
+
+    def _over(self) -> bool:
         now = self.community.ledger.round()
+        if now.state == "closing":  # of a process that died
+            return True
+        if self.secure is not None:
+            return self.secure.advance()
         count = len(self.community.ledger.contributions(now.number))
         over = time.time() >= now.opened + self.config.contribution_window
-        if (over and count >= self.config.min_contributors) or count >= self.config.max_contributors:
-            return self._close()
-        return False
+        return (over and count >= self.config.min_contributors) or count >= self.config.max_contributors
 
     def _close(self) -> bool:
+        number, began = self.community.ledger.round().number, time.monotonic()
+        trial = (number, len(self.community.ledger.contributions(number)))
+        if trial == self._tried and began < self._rests:
+            return False
+        self._tried = trial
         try:
             close_round(self.community, sign=lambda data: signed(self.key, data))
-        except GymError as error:
-            self.trouble = error.problems[0].why
-            return False
+        finally:
+            took = time.monotonic() - began
+            self._rests = began + took + max(REST, took)
         self.trouble = ""
         self.uploads.forget()
         return True
