@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from functools import partial
@@ -212,15 +213,17 @@ def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, tmp_path):
         assert "user-0" in told and not any(content[:12] in told for content in given), "a hash tells who holds what"
 
 
-def test_a_result_that_is_worse_than_the_base_is_not_published(base, loras, tmp_path):
+@pytest.mark.parametrize(("score", "told"), [(0.1, "score 1 before, 0.1 after"), (math.nan, "no number after")])
+def test_a_result_that_is_worse_than_the_base_is_not_published(score, told, base, loras, tmp_path):
     def odd(artifact: Artifact) -> float:
-        return 0.1 if "merge" in artifact.details and artifact.details["merge"]["inputs"] > 1 else 1.0
+        return score if "merge" in artifact.details and artifact.details["merge"]["inputs"] > 1 else 1.0
 
     soup = soup_of(base, tmp_path / "soup", evaluate=odd)
     for name in ("alice", "bob"):
         soup.contribute(name, loras[name])
     found = soup.aggregate()
     assert found.report["published"] == "base" and found.artifact.path == base
+    assert told in "\n".join(lines(found.report)) and told in page(found.report)
 
 
 def test_a_contribution_that_breaks_the_evaluation_ends_no_round(base, loras, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from gym_deltasoup.reports.table import COLUMNS, at_upload, rows
+from gym_deltasoup.reports.table import COLUMNS, at_upload, judged, rows
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -74,17 +74,14 @@ def bars(values: Mapping[str, float], bad: set[str]) -> str:
 
 
 def _summary(report: Mapping[str, Any]) -> str:
-    base, scores = report["base"], report["scores"]
+    base = report["base"]
     told = [
         f"base {base['name']}, fingerprint {base['fingerprint'][:12]}",
         f"{len(report['accepted'])} of {report['contributed']} contributions merged",
         f"tolerates {report['tolerated_byzantine']} hostile",
         f"published: {report['published']}",
+        *judged(report),
     ]
-    if scores["before"] is not None:
-        told.append(f"score {scores['before']:.4g} before, {scores['after']:.4g} after")
-    if report["safety"]["before"] is not None:
-        told.append(f"safety {report['safety']['before']:.4g} before, {report['safety']['after']:.4g} after")
     if report["privacy"] is not None:
         told += [f"{key} {value}" for key, value in report["privacy"].items()]
     return escape("; ".join(told)) + "."

@@ -12,17 +12,14 @@ COLUMNS = ("CONTRIBUTOR", "VERDICT", "NORM", "DISTANCE", "COSINE", "TRIMMED", "Q
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """Return the report, a line each; strange names are written out."""
-    base, scores = report["base"], report["scores"]
+    base = report["base"]
     head = [
         f"round {report['round']} of {report['server']}, base {printable(base['name'])} {base['fingerprint'][:12]}",
         f"merged {len(report['accepted'])} of {report['contributed']} contributions with {report['merger']['name']}",
         f"tolerates {report['tolerated_byzantine']} hostile contributors",
+        *judged(report),
+        f"published: {report['published']}",
     ]
-    if scores["before"] is not None:
-        head.append(f"score {scores['before']:.4g} before, {scores['after']:.4g} after")
-    if report["safety"]["before"] is not None:
-        head.append(f"safety {report['safety']['before']:.4g} before, {report['safety']['after']:.4g} after")
-    head.append(f"published: {report['published']}")
     if report["privacy"] is not None:
         head.append("privacy: " + ", ".join(f"{key} {value}" for key, value in report["privacy"].items()))
     found = [COLUMNS, *rows(report)]
@@ -30,6 +27,16 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     table = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in found]
     late = [f"refused at upload: {printable(each['member'])}: {printable(each['why'])}" for each in at_upload(report)]
     return [*head, "", *table, *late, "", *report["remarks"]]
+
+
+def judged(report: Mapping[str, Any]) -> list[str]:
+    """Return what was said of the base and of the result, of which a broken one scores no number."""
+    found = []
+    for name, told in (("score", report["scores"]), ("safety", report["safety"])):
+        if told["before"] is not None:
+            after = "no number" if told["after"] is None else f"{told['after']:.4g}"
+            found.append(f"{name} {told['before']:.4g} before, {after} after")
+    return found
 
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
