@@ -113,5 +113,9 @@ def test_no_points_are_given_for_noise(scheme, options, tmp_path):
     with pytest.raises(GymError, match="each of these merges has new noise"):
         DeltaSoup(wanted, evaluate=lambda artifact: 1.0)
     assert not (tmp_path / "soup").exists()
-    DeltaSoup(wanted.model_copy(update={"reward_scheme": "score"}), evaluate=lambda artifact: 1.0).close()
-    DeltaSoup(wanted.model_copy(update={"enable_rewards": False}), evaluate=lambda artifact: 1.0).close()
+    for other in ({"reward_scheme": "score"}, {"enable_rewards": False}):
+        if "method" in options:
+            with pytest.raises(GymError, match="keep an account of several rounds"):
+                DeltaSoup(wanted.model_copy(update=other), evaluate=lambda artifact: 1.0)
+        else:
+            DeltaSoup(wanted.model_copy(update=other), evaluate=lambda artifact: 1.0).close()

@@ -250,6 +250,31 @@ def test_a_contribution_that_breaks_the_evaluation_ends_no_round(base, loras, tm
     assert set(report["accepted"]) == set(loras) and "breaks what evaluates it" in report["refused"]["mallory"]
 
 
+@pytest.mark.parametrize(
+    ("rules", "match"),
+    [
+        ({"min_contributors": 5, "max_contributors": 3}, "takes 3 contributors, and needs 5"),
+        ({"method": "fltrust"}, "a round knows of none"),
+        ({"method": "greedy_soup"}, "`greedy_soup` asks how good models are"),
+        ({"reward_scheme": "shapley"}, "`shapley` asks how good models are"),
+        ({"method": "slerp"}, r"slerp needs exactly 2 inputs, and there are 1000"),
+        ({"method": "bulyan"}, "bulyan needs at least 1203 inputs"),
+        ({"method": "krum", "differential_privacy": True}, "how far one input moves krum"),
+    ],
+)
+def test_rules_by_which_no_round_can_end_are_refused_before_anybody_contributes(rules, match, base, tmp_path):
+    with pytest.raises(GymError, match=match):
+        soup_of(base, tmp_path / "soup", evaluate=None, **rules)
+    assert not (tmp_path / "soup").exists()
+
+
+def test_coalitions_of_fewer_than_a_merger_takes_are_worth_the_base(base, loras, tmp_path):
+    soup = soup_of(base, tmp_path / "soup", method="slerp", max_contributors=2, reward_scheme="shapley")
+    for name in ("alice", "bob"):
+        soup.contribute(name, loras[name])
+    assert soup.aggregate().rewards == {"alice": 500, "bob": 500}
+
+
 def test_the_operator_may_name_the_kind_and_not_who_comes_first(base, loras, models, tmp_path):
     soup = soup_of(base, tmp_path / "soup", kind="adapter")
     with pytest.raises(Refused, match="of kind model, and this community merges kind adapter"):

@@ -15,11 +15,11 @@ from gym_core.errors import printable
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.ledger import Contribution, Ledger
-from gym_deltasoup.rewards.schemes import SCHEMES
 from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.checks import Refused, check
 from gym_deltasoup.rounds.contribution_store import MASKED, Contents, Limits
 from gym_deltasoup.rounds.privacy_seam import RoundPrivacy
+from gym_deltasoup.rounds.rules import check_rules
 from gym_deltasoup.rounds.secure_steps import may_send
 from gym_deltasoup.rounds.vectors import Layout, layout, numbers
 from gym_deltasoup.secure.allowed import check_community
@@ -41,7 +41,7 @@ class Community:
         privacy: noise and its accounts, where the configuration asks for privacy.
         limits: how large things may be.
 
-    Raises GymError where the folder cannot be used, or the rules need an evaluation and there is none.
+    Raises GymError where the folder cannot be used, or no round can end by the rules.
 
     """
 
@@ -58,18 +58,9 @@ class Community:
         self.evaluate = evaluate if evaluate is not None else _function(config.evaluate, "evaluate")
         self.safety = _function(config.evaluate_safety, "evaluate_safety")
         self.limits = Limits() if limits is None else limits
-        if self.evaluate is None and config.enable_rewards and SCHEMES[config.reward_scheme].values_coalitions:
-            why = f"`{config.reward_scheme}` asks how good models are, and there is no function to say so"
-            raise GymError(why, key="evaluate", fix="name one: `evaluate: package.module:function`")
-        noised = config.differential_privacy or privacy is not None or config.method.is_random()
-        if noised and config.enable_rewards and SCHEMES[config.reward_scheme].values_coalitions:
-            why = (
-                f"`{config.reward_scheme}` merges other members again and again, and each of these merges has new noise"
-            )
-            fix = "use `score` or `gradient_similarity`: points for noise say nothing, and without noise nobody accounts for it"
-            raise GymError(why, key="reward_scheme", fix=fix)
         if config.secure_aggregation:
             check_community(config, evaluated=self.evaluate is not None)
+        check_rules(config, privacy, evaluated=self.evaluate is not None)
         self.ledger = Ledger(self.folder)
         self.contents = Contents(self.folder)
         self.privacy = privacy if privacy is not None else _privacy(config, self.folder)

@@ -133,14 +133,17 @@ class Gate:
     def value(
         self, inputs: Mapping[str, Input], merger: Merger, wanted: int
     ) -> Callable[[frozenset[str]], float] | None:
-        """Return how good what a coalition makes is: what rewards ask. None where nothing is evaluated."""
+        """Return how good what a coalition makes is: what rewards ask. None where nothing is evaluated.
+
+        A coalition of fewer than the merger takes makes nothing: the base.
+        """
         if self.community.evaluate is None:
             return None
 
         def worth(members: frozenset[str]) -> float:
             hostile = min(wanted, merger.tolerates(len(members)))
             some = [inputs[name] for name in sorted(members)]
-            found = self._of_merge(some, merger, hostile).quality if some else None
+            found = self._of_merge(some, merger, hostile).quality if len(some) >= merger.least_inputs else None
             before = self.base_scores.quality
             assert before is not None, "asked where something is evaluated"
             return found if found is not None and math.isfinite(found) else before
