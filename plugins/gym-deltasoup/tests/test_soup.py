@@ -110,6 +110,21 @@ def test_the_seeds_run_as_they_stand_with_two_contributors(base, models, tmp_pat
     assert names["soup"].aggregate(min_contributors=3).report["round"] == 2
 
 
+def test_weights_by_name_are_those_of_a_model_also_where_two_are_tied(base, tmp_path):
+    """The head is the embedding, so the state of the model has one tensor under two names, and the file of the base one."""
+    from transformers import AutoModelForCausalLM
+
+    state = AutoModelForCausalLM.from_pretrained(base).state_dict()
+    assert state["lm_head.weight"].data_ptr() == state["model.embed_tokens.weight"].data_ptr()
+    state["model.norm.weight"] += 0.01
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    given = load_file(soup.community.contents.path(soup.contribute("alice", state).content))
+    assert given.keys() == load_file(base / "model.safetensors").keys()
+    assert all(torch.equal(each, state[name]) for name, each in given.items())
+    with pytest.raises(GymError, match="norm is a float, and no tensor"):
+        soup.contribute("bob", {"norm": 1.0})
+
+
 def soup_of(base: Path, folder: Path, **options) -> DeltaSoup:
     evaluate = options.pop("evaluate", lora_score)
     return DeltaSoup(DeltaSoupConfig(folder=str(folder), base_model=str(base), **options), evaluate=evaluate)

@@ -51,7 +51,7 @@ class Taken:
 def taken(model: Model, folder: Path) -> Taken:
     """Return a model as one file in a folder. Raises GymError for what is no model, or cannot be merged."""
     if isinstance(model, Mapping):
-        save_file({name: each.detach().contiguous() for name, each in model.items()}, folder / FILES["model"])
+        save_file(_once(model), folder / FILES["model"])
         return Taken(folder / FILES["model"], Details(), "")
     if isinstance(model, Saves):
         place = folder / "saved"
@@ -65,6 +65,20 @@ def taken(model: Model, folder: Path) -> Taken:
         return _of(model, folder)
     why = f"a {type(model).__name__} is no model"
     raise GymError(why, key="model", fix="give a directory, what a run made, a model of transformers, or its weights")
+
+
+def _once(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights by name, of those that are one tensor the first, as in files. Raises GymError for what is no tensor."""
+    found: dict[str, Tensor] = {}
+    seen: set[tuple[object, ...]] = set()
+    for name, each in weights.items():
+        if not isinstance(each, Tensor):
+            raise GymError(f"{name} is a {type(each).__name__}, and no tensor", key="model", fix="give `state_dict()`")
+        same = (each.data_ptr(), each.shape, each.stride(), each.dtype)
+        if same not in seen or not each.numel():
+            seen.add(same)
+            found[name] = each.detach().clone(memory_format=torch.contiguous_format)
+    return found
 
 
 def _of(artifact: Artifact, folder: Path) -> Taken:
