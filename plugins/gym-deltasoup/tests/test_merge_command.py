@@ -18,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from gym_core import Artifact, GymError, RecipeError, cli
 from gym_core.errors import FAILED
 from gym_core.yamlfile import parse_yaml
+from gym_deltasoup.config.mixing import NNM
+from gym_deltasoup.config.robust import MultiKrum
 from gym_deltasoup.config.server import SoupServerConfig, load_server
 from gym_deltasoup.merge_commands import merge
 from gym_deltasoup.recipe import MergeRecipe, load_merge
@@ -58,6 +60,10 @@ def test_options_are_set_from_the_command_line(recipe):
     assert said.merger.model_dump()["rule"] == {} and said.hostile == 2 and said.inputs[1].name == "user-1"
     assert load_merge(recipe, ["merger={name: ties, density: 0.5}"]).merger.model_dump()["density"] == 0.5
     assert type(load_merge(recipe, ["merger.rule=median"]).merger).__name__ == "NNM"
+    said = load_merge(recipe, ["merger.rule.name=multi_krum", "merger.rule.selected=2"]).merger
+    assert isinstance(said, NNM) and said.rule == MultiKrum(selected=2)
+    (recipe.parent / "server.yaml").write_text("base_model: tiny\nmethod: multi_krum\n")
+    assert load_server(recipe.parent / "server.yaml", ("method.selected=2",)).method == MultiKrum(selected=2)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +74,7 @@ def test_options_are_set_from_the_command_line(recipe):
         ("inputs=[]", "at least 1 item"),
         ("byzantine_threshold=0.5", "less than 0.5"),
         ("output", "not key=value"),
+        ("inputs.0.weight=2", "`inputs` is a list, and has no key of its own"),
         ("outputs=x", "did you mean `output`"),
     ],
 )

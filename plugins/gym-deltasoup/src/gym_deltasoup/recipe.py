@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
-from gym_core import RecipeError
 from gym_core.component import Config, Slot
-from gym_core.errors import Problem
-from gym_core.sections import Findings, config
-from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_deltasoup.config.mixing import ByzantineRobust
+from gym_deltasoup.config.options_file import read_options
 from gym_deltasoup.kinds import Merger
 
 
@@ -59,23 +55,4 @@ class MergeRecipe(Config):
 
 def load_merge(path: Path, overrides: Sequence[str] = ()) -> MergeRecipe:
     """Read a file and apply `key=value` overrides. Raises RecipeError with every problem, each with its line."""
-    document = read_yaml(path)
-    data, marks = deepcopy(document.data), dict(document.marks)
-    found = Findings(marks, folder=path.parent)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not key or not equals:
-            found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
-            continue
-        head, _, option = key.partition(".")
-        if option:
-            held = data.get(head) or {}
-            data[head] = ({"name": held} if isinstance(held, str) else dict(held)) | {option: parse_scalar(text)}
-        else:
-            data[head] = parse_scalar(text)
-        marks[tuple(key.split("."))] = "command line"
-    made = config(MergeRecipe, data, (), found)
-    if found.problems:
-        raise RecipeError(found.problems)
-    assert isinstance(made, MergeRecipe)
-    return made
+    return read_options(MergeRecipe, path, overrides)

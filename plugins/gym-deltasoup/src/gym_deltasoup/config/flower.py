@@ -7,11 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny
 
-from gym_core import RecipeError
 from gym_core.component import Config, Slot
-from gym_core.sections import Findings, config
-from gym_core.yamlfile import read_yaml
 from gym_deltasoup.config.mixing import ByzantineRobust
+from gym_deltasoup.config.options_file import read_options
 from gym_deltasoup.kinds import Merger
 
 
@@ -42,10 +40,4 @@ class FederatedRounds(Config):
 
 def load_rounds(path: Path) -> FederatedRounds:
     """Read a file. Raises RecipeError with every problem, each with its line."""
-    document = read_yaml(path)
-    found = Findings(document.marks, folder=path.parent)
-    made = config(FederatedRounds, document.data, (), found)
-    if found.problems:
-        raise RecipeError(found.problems)
-    assert isinstance(made, FederatedRounds)
-    return made
+    return read_options(FederatedRounds, path)

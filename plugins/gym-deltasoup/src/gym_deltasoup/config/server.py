@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from gym_core import RecipeError
 from gym_core.component import Config
-from gym_core.sections import Findings, config
-from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_deltasoup.config.community import DeltaSoupConfig
+from gym_deltasoup.config.options_file import read_options
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -82,17 +80,4 @@ class SoupServerConfig(DeltaSoupConfig):
 
 def load_server(path: Path | None, overrides: tuple[str, ...]) -> SoupServerConfig:
     """Read the options of a server from a file and `key=value` words. Raises RecipeError with every problem."""
-    document = None if path is None else read_yaml(path)
-    data: dict[str, Any] = {} if document is None else dict(document.data)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise RecipeError(f"`{override}` is not key=value", where="command line")
-        head, _, option = key.partition(".")
-        data[head] = {**(data.get(head) or {}), option: parse_scalar(text)} if option else parse_scalar(text)
-    found = Findings({} if document is None else dict(document.marks), folder=Path() if path is None else path.parent)
-    made = config(SoupServerConfig, data, (), found)
-    if found.problems:
-        raise RecipeError(found.problems)
-    assert isinstance(made, SoupServerConfig)
-    return made
+    return read_options(SoupServerConfig, path, overrides)
