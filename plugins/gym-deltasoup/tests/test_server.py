@@ -406,6 +406,24 @@ def test_limits_tokens_and_one_server_for_a_folder(base, tmp_path):
         load_server(None, ())
 
 
+def test_a_server_listens_at_an_address_of_ipv6_or_says_why_not(base, tmp_path):
+    running = Running(base, tmp_path / "soup", host="::1")
+    try:
+        url = running.server.url
+        assert url == f"http://[::1]:{running.port}"
+        assert SoupClient(url, running.key, retries=0).server()["server"] == running.community.server
+        for number, (why, options) in enumerate(
+            (
+                (f"cannot listen at ::1, port {running.port}", {"host": "::1", "port": running.port}),
+                ("certificate or its key cannot be used: No such file", {"certificate": "none", "private_key": "none"}),
+            )
+        ):
+            with pytest.raises(GymError, match=why):
+                SoupServer(SoupServerConfig(folder=str(tmp_path / f"{number}"), base_model=str(base), **options))
+    finally:
+        running.stop()
+
+
 def test_pages_in_a_browser_of_this_machine_may_not_ask(running):
     head = "GET /v1/server HTTP/1.1"
     assert status_of(raw(running.port, request(head))) == 200

@@ -61,9 +61,8 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
         why = f"a server needs {error.name}, which is not installed"
         raise GymError(why, fix="pip install 'gym-deltasoup[server]'") from None
     server = SoupServer(said)
-    scheme = "http" if said.certificate is None else "https"
     click.echo(f"community {server.service.community.server}, {said.enrolment} enrolment")
-    click.echo(f"listening at {scheme}://{said.host}:{server.port}")
+    click.echo(f"listening at {server.url}")
     server.run()
 
 

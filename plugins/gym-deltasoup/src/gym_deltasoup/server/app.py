@@ -61,7 +61,7 @@ class SoupApp:
 
     def __init__(self, service: Service, config: SoupServerConfig, token: str) -> None:
         """Serve a community; an empty token lets everybody ask."""
-        self.service, self.limits, self.token = service, config.limits, token
+        self.service, self.config, self.limits, self.token = service, config, config.limits, token
         self.names = (
             LOOPBACK if config.host in LOOPBACK else None
         )  #: by which it is called; None where a token is asked for

@@ -67,32 +67,43 @@ class SoupServer:
         self._lock.__enter__()
         self.service = Service(config, evaluate)
         self.app = SoupApp(self.service, config, token)
-        self.socket = socket.create_server((config.host, config.port), backlog=1024)
+        self.socket = _listening(config.host, config.port)
         self._over = threading.Event()
         self._clock = threading.Thread(target=self._watch, name="rounds", daemon=True)
-        self.server = uvicorn.Server(
-            uvicorn.Config(
-                self.app.asgi,
-                http=protocol(config.limits.header_seconds),
-                ws="none",
-                loop="asyncio",
-                lifespan="off",
-                access_log=False,
-                log_level="warning",
-                server_header=False,
-                limit_concurrency=config.limits.connections,
-                timeout_keep_alive=5,
-                timeout_graceful_shutdown=10,
-                h11_max_incomplete_event_size=HEAD_BYTES,
-                ssl_certfile=config.certificate,
-                ssl_keyfile=config.private_key,
-            )
+        options = uvicorn.Config(
+            self.app.asgi,
+            http=protocol(config.limits.header_seconds),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            limit_concurrency=config.limits.connections,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=10,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            ssl_certfile=config.certificate,
+            ssl_keyfile=config.private_key,
         )
+        try:
+            options.load()  # before anybody is told that it listens
+        except OSError as error:
+            why = f"the certificate or its key cannot be used: {error.strerror or error}"
+            raise GymError(why, where=str(config.certificate), key="certificate", fix="name two files in PEM") from None
+        self.server = uvicorn.Server(options)
 
     @property
     def port(self) -> int:
         """The port it listens at."""
         return int(self.socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """The address it listens at."""
+        scheme = "http" if self.app.config.certificate is None else "https"
+        host = self.app.config.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def run(self) -> None:
         """Serve until a signal comes, or `stop` is called."""
@@ -112,6 +123,16 @@ class SoupServer:
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
             self.service.tick()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket, of IPv6 where the address is of that. Raises GymError where it cannot listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        why = f"it cannot listen at {host}, port {port}: {error.strerror}"
+        raise GymError(why, key="port", fix="choose another port, or an address of this machine as `host`") from None
 
 
 def _token(file: Path) -> str:
