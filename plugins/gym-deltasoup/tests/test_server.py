@@ -27,7 +27,6 @@ from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_ser
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_deltasoup.ledger.verify import verify
-from gym_deltasoup.server.enrolment import invite
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.serve import SoupServer
 from gym_deltasoup.server.service import Service
@@ -358,7 +357,13 @@ def test_enrolment_is_open_by_invitation_or_by_proof(base, tmp_path, monkeypatch
     running = Running(base, tmp_path / "invited", enrolment="invited")
     other = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
     try:
-        code = invite(running.community.ledger)
+        code = CliRunner().invoke(soup, ["invite", str(tmp_path / "invited")], catch_exceptions=False).output.strip()
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(GymError, match="there is no ledger here"):
+            CliRunner().invoke(soup, ["invite", str(tmp_path / "empty")], catch_exceptions=False)
+        assert not [*(tmp_path / "empty").iterdir()], (
+            "a code of no community, and a ledger in a folder of something else"
+        )
         with pytest.raises(GymError, match="no invitation"):
             running.client.join("anna", "guess")
         running.client.join("anna", code)

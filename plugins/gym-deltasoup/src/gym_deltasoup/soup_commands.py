@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gym_manage.options_command import OptionsCommand
 
 if TYPE_CHECKING:
     from gym_deltasoup.client.client import SoupClient
+    from gym_deltasoup.ledger.ledger import Ledger
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _server = click.option(
@@ -73,10 +75,10 @@ def invite(folder: Path) -> None:
 
     Example: `gym soup invite soup`
     """
-    from gym_deltasoup.ledger.ledger import Ledger
     from gym_deltasoup.server.enrolment import invite as made
 
-    click.echo(made(Ledger(folder)))
+    with closing(_opened(folder)) as ledger:
+        click.echo(made(ledger))
 
 
 @soup.command()
@@ -218,22 +220,28 @@ def _client(url: str, key: str | None, token_file: Path | None) -> SoupClient:
     from gym_deltasoup.client.client import SoupClient
     from gym_deltasoup.ledger.signatures import private_key
 
-    token = "" if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    try:
+        token = "" if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise GymError(f"cannot be read: {error.strerror}", where=str(token_file), key="--token-file") from None
     mine = Ed25519PrivateKey.generate() if key is None else private_key(Path(key).expanduser())
     return SoupClient(url, mine, token)
 
 
-def _of_folder(folder: Path) -> tuple[str, list[Any]]:
+def _opened(folder: Path) -> Ledger:
+    """Return the ledger in a folder. Raises GymError where there is none: none is made."""
     from gym_deltasoup.ledger.database import NAME
     from gym_deltasoup.ledger.ledger import Ledger
 
     if not (folder / NAME).is_file():
-        raise GymError("there is no ledger here", where=str(folder))
-    ledger = Ledger(folder)
-    try:
+        why = "there is no ledger here"
+        raise GymError(why, where=str(folder), fix="name the `folder` of a community; `gym soup serve` makes it")
+    return Ledger(folder)
+
+
+def _of_folder(folder: Path) -> tuple[str, list[Any]]:
+    with closing(_opened(folder)) as ledger:
         return str(ledger.identity("server")), [*ledger.every_event()]
-    finally:
-        ledger.close()
 
 
 def _say(told: Any, as_json: bool, *lines: str) -> None:
