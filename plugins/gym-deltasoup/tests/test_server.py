@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,27 @@ def test_a_contribution_goes_on_where_it_broke_off_and_counts_once(running, tmp_
     assert event.data["manifest"]["member"] == "anna" and not [*(tmp_path / "soup/uploads").iterdir()]
     told = verify(*running.client.ledger())
     assert not told.problems and told.signatures == 1
+
+
+def test_an_upload_that_begins_while_others_are_forgotten_keeps_its_parts(running, tmp_path, monkeypatch):
+    """As at the end of each round, when those who waited for the next one begin."""
+    file, uploads = file_of(tmp_path / "a.safetensors"), running.service.uploads
+    writing, begun = running.community.ledger.writing, []
+
+    @contextmanager
+    def then_another_begins():
+        with writing() as rows:
+            yield rows
+        monkeypatch.undo()
+        signed_ = manifest_of(running.client, "anna", file, running.community.base.fingerprint)
+        begun.append(post(running.client, "/v1/contributions", signed_)["upload"])
+        uploads.add(begun[0], 0, file.read_bytes()[:CHUNK])
+
+    (uploads.folder / "of nobody").write_bytes(b"part")
+    monkeypatch.setattr(running.community.ledger, "writing", then_another_begins)
+    uploads.forget()
+    assert [each.name for each in uploads.folder.iterdir()] == begun
+    assert contribute(running, file).data["member"] == "anna"
 
 
 def test_changed_bytes_are_refused_on_resume_and_at_the_end(running, tmp_path):

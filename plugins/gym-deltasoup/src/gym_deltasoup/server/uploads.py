@@ -155,11 +155,12 @@ class Uploads:
 
     def forget(self) -> None:
         """Take away uploads that nobody goes on with, those of other rounds, and parts that belong to none."""
+        files = [*self.folder.iterdir()]  # before it is asked which belong to an upload: others may begin meanwhile
         with self.community.ledger.writing() as rows:
             query = "DELETE FROM uploads WHERE touched < ? OR round < (SELECT max(number) FROM rounds)"
             rows.execute(query, (time.time() - self.limits.idle_seconds,))
             held = {token for (token,) in rows.execute("SELECT token FROM uploads")}
-        for file in self.folder.iterdir():
+        for file in files:
             if file.name not in held:
                 with suppress(OSError):
                     file.unlink()
