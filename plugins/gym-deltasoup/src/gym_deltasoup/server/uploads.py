@@ -125,6 +125,7 @@ class Uploads:
 
     def finish(self, token: str) -> Event:
         """Accept an upload that is whole, and return the event. Raises Refused where it is not what was signed, or unsound."""
+        self.find(token)  # a word that names no upload gets no turn, which would be kept
         with self._turns[token]:
             found = self.find(token)
             if found.received != found.size:
