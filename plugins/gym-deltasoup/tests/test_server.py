@@ -28,6 +28,7 @@ from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_ser
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_deltasoup.ledger.verify import verify
+from gym_deltasoup.rounds.closing import result
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.serve import SoupServer
 from gym_deltasoup.server.service import Service
@@ -323,6 +324,33 @@ def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
         running.stop()
     checked = CliRunner().invoke(soup, ["verify", str(tmp_path / "soup"), "--json"], catch_exceptions=False)
     assert json.loads(checked.output)["problems"] == []
+
+
+def test_with_privacy_the_server_tells_nobody_what_is_not_noised(base, tmp_path):
+    """The norm of a change, and its distance to the result, are enough to tell which of two it was."""
+    running = Running(base, tmp_path / "soup", max_contributors=2, differential_privacy=True)
+    try:
+        for seed, name in enumerate(("anna", "bert")):
+            client = SoupClient(running.client.url, Ed25519PrivateKey.generate(), retries=0)
+            client.join(name)
+            contribute(running, file_of(tmp_path / name, seed), name, client)
+        until = time.monotonic() + 60
+        while running.client.server()["round"]["number"] == 1 and time.monotonic() < until:
+            time.sleep(0.1)
+        told, kept = running.client.report(1), result(running.community, 1).report
+        assert told["accepted"] == ["anna", "bert"] and told["privacy"] == kept["privacy"]
+        single = [str(each[key]) for each in kept["contributors"].values() for key in ("norm", "distance", "cosine")]
+        page = raw(running.port, request("GET /v1/rounds/1/report.html HTTP/1.1"))
+        assert len(single) == 6 and not any(each in json.dumps(told) for each in single)
+        assert (
+            status_of(page) == 200
+            and b"Norm of the change" not in page
+            and b"Distance" not in page.partition(b"</table>")[2]
+        )
+        shown = CliRunner().invoke(soup, ["report", running.client.url, "1"], catch_exceptions=False).output
+        assert "merged 2 of 2" in shown and "is not noised, and is kept by who runs the community" in shown
+    finally:
+        running.stop()
 
 
 @pytest.mark.parametrize("failing", [True, False])

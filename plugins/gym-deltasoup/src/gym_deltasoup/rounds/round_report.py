@@ -13,6 +13,7 @@ from gym_deltasoup.rounds.contribution_gate import Gated
 from gym_deltasoup.rounds.model_scores import Scores
 from gym_deltasoup.rounds.update_statistics import BesideResult
 
+KEPT = "What was seen of single contributions is not noised, and is kept by who runs the community."
 OPEN = "Enrolment is open: one person may hold many names, and nothing but the robust rule and the gate stands against that."
 
 
@@ -72,6 +73,13 @@ def report(
         "merge": of_merge(merged.merge),
         "remarks": _remarks(community, merged, worse),
     }
+
+
+def for_all(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what anybody may see of a report: with privacy nothing that was seen of single contributions."""
+    if report["privacy"] is None:
+        return dict(report)
+    return {**report, "contributors": {}, "trimmed": {}, "remarks": [*report["remarks"], KEPT]}
 
 
 def head(community: Community, number: int, merger: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.closing import result
+from gym_deltasoup.rounds.round_report import for_all
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.requests import Forbidden, Malformed
 from gym_deltasoup.server.service import Service
@@ -158,7 +159,7 @@ class SoupApp:
         if not _is_number(number):
             raise Unknown("there is no such round")
         try:
-            return dict(result(self.service.community, int(number)).report)
+            return for_all(result(self.service.community, int(number)).report)
         except GymError as error:
             raise Unknown(error.problems) from None
 
