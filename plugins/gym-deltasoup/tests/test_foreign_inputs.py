@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 import gym_deltasoup as soup
 from gym_adapters.lora_checkpoint import LoraFile, write_lora
@@ -122,6 +123,23 @@ def test_shards_that_an_index_does_not_name_are_no_weights(tmp_path: Path) -> No
     merge_artifacts(soup.UniformSoup(), [Input(each) for each in whole], tmp_path / "wanted")
     found, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "wanted"))
     assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_config_in_the_words_of_another_version_is_the_same(tmp_path: Path) -> None:
+    """Models of the Hub have the keys of the transformers that wrote them, and what others save has all keys of another one."""
+    older, newer = (write_model(tmp_path / name, seed) for seed, name in enumerate(("older", "newer")))
+    config = json.loads((older / "config.json").read_text())
+    rope = config.pop("rope_parameters")["rope_theta"]
+    (older / "config.json").write_text(
+        json.dumps(config | {"rope_theta": rope, "rope_scaling": None, "torch_dtype": "float32"})
+    )
+    AutoConfig.from_pretrained(newer).save_pretrained(newer)
+    notes = {"unsloth_version": "2025.1", "_attn_implementation_autoset": True}
+    (newer / "config.json").write_text(json.dumps(json.loads((newer / "config.json").read_text()) | notes))
+    merge_artifacts(soup.UniformSoup(), [Input(older), Input(newer)], tmp_path / "made")
+    (older / "config.json").write_text(json.dumps(config | {"rope_theta": rope + 1}))
+    with pytest.raises(GymError, match="`rope_parameters` differs"):
+        merge_artifacts(soup.UniformSoup(), [Input(older), Input(newer)], tmp_path / "other")
 
 
 def test_two_sets_of_weights_in_a_folder_are_refused(tmp_path: Path) -> None:

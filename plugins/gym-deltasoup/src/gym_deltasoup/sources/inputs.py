@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from transformers import CONFIG_MAPPING
 
 from gym_core import Artifact, GymError
 from gym_data.location import lasting, locate
@@ -15,8 +18,10 @@ from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
 from gym_torch.model_files import HEAD, weight_files
 
-FREE = ("transformers_version", "_name_or_path", "use_cache", "dtype", "torch_dtype")
-"""Keys of `config.json` that change nothing that a model computes of tokens; so do those that end in `_token_id`."""
+FREE = ("transformers_version", "use_cache", "dtype", "torch_dtype")
+"""Keys of `config.json` that change nothing that a model computes of tokens; nor do those that end in `_token_id`, and notes of
+libraries."""
+NOTES = ("_", "unsloth_")  #: how keys begin that libraries write for themselves
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,22 @@ def _same_models(found: Sequence[Opened]) -> None:
 
 
 def _computes(path: Path) -> dict[str, Any]:
+    """Return what decides what a model computes, in the words of this version of transformers: each version has its own."""
     if not (path / "config.json").is_file():
         return {}
     told = _json(path / "config.json")
-    return {key: value for key, value in told.items() if key not in FREE and not key.endswith("_token_id")}
+    with suppress(
+        Exception
+    ):  # of an architecture that transformers does not know, or values that it refuses: as it is written
+        told = CONFIG_MAPPING[told["model_type"]].from_dict(dict(told)).to_dict()
+    return dict(_deciding(told))
+
+
+def _deciding(told: Any) -> Any:
+    if not isinstance(told, dict):
+        return told
+    names = [name for name in told if name not in FREE and not str(name).startswith(NOTES)]
+    return {name: _deciding(told[name]) for name in names if not str(name).endswith("_token_id")}
 
 
 def _vocabulary(path: Path) -> dict[str, Any]:
