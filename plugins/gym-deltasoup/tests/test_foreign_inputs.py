@@ -142,6 +142,27 @@ def test_a_config_in_the_words_of_another_version_is_the_same(tmp_path: Path) ->
         merge_artifacts(soup.UniformSoup(), [Input(older), Input(newer)], tmp_path / "other")
 
 
+def test_whose_chat_template_and_stop_tokens_the_result_has_is_said(tmp_path: Path) -> None:
+    """They have no mean, and the first by name may be a model without any."""
+    models = [write_model(tmp_path / f"{seed}", seed) for seed in range(3)]
+    said: list[str] = []
+
+    def merged(names: str) -> list[str]:
+        inputs = [Input(model, name) for model, name in zip(models, names, strict=True)]
+        made = merge_artifacts(soup.UniformSoup(), inputs, tmp_path / names, announce=said.append)
+        assert json.loads((made.artifact.path / "merge.json").read_text())["taken_from_first"] == said
+        return [said.pop(0) for _ in [*said]]
+
+    assert merged("abc") == []
+    (models[1] / "chat_template.jinja").write_text("{{ messages }}")
+    (models[2] / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    template, stops = "another chat template, and the result", "other stop tokens, and the result"
+    assert merged("xyz") == [f"y has {template} that of x", f"z has {stops} those of x"]
+    assert merged("rpq")[0] == f"q has {template} that of p"
+    (models[0] / "chat_template.jinja").unlink()
+    assert merged("klm")[0] == "l has another chat template, and the result none, as k"
+
+
 def test_two_sets_of_weights_in_a_folder_are_refused(tmp_path: Path) -> None:
     """`model.safetensors` beside an index that does not name it: libraries differ in which of them they load."""
     model = sharded(tmp_path / "1", 1)

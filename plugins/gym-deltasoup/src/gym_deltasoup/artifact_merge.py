@@ -22,7 +22,7 @@ from gym_deltasoup.merging.updates import CHUNK, Updates
 from gym_deltasoup.sources.adapters import Adapters
 from gym_deltasoup.sources.files import Files
 from gym_deltasoup.sources.group_means import KIND, LAYERS, Changes, LayerChanges
-from gym_deltasoup.sources.inputs import Input, Opened, opened
+from gym_deltasoup.sources.inputs import Input, Opened, opened, taken_from_first
 from gym_deltasoup.sources.models import Deltas, Models, Part
 from gym_deltasoup.vector_merge import Prepared, check_names, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
@@ -97,6 +97,9 @@ def merge_artifacts(
     weights = None if all(each is None for each in said) else [1.0 if each is None else each for each in said]
     shares, at = weights_of(merger, weights), trusted_of(merger, names, trusted)
     found = opened(given, base)
+    taken = taken_from_first(found)
+    for line in taken if announce is not None else ():
+        announce(line)
     where = None if base is None else locate(base, key="base")
     into.parent.mkdir(parents=True, exist_ok=True)
     with whole_by_one(into, "the merged model", "the inputs") as building:
@@ -128,6 +131,7 @@ def merge_artifacts(
             **lost,
             "inputs": [each.told() for each in found],
             **(hidden(found) if merger.hides_inputs() else {}),
+            "taken_from_first": taken,
             "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
             "evaluation": "not evaluated",
         }

@@ -168,6 +168,30 @@ def _same_models(found: Sequence[Opened]) -> None:
                 raise GymError(why, where=str(each.artifact.path), key="inputs", fix="merge models of one kind alone")
 
 
+def taken_from_first(found: Sequence[Opened]) -> list[str]:
+    """Return what the result has of the first input alone though others have another one, for it has no mean."""
+    first, told = found[0], []
+    if first.artifact.kind not in ("model", "adapter"):  # whose result has the files of the base
+        return []
+    for read, what, has in ((_template, "another chat template", "that of"), (_stops, "other stop tokens", "those of")):
+        kept = read(first.artifact.path)
+        other = next((each for each in found[1:] if read(each.artifact.path) not in ("", kept)), None)
+        if other is not None:
+            told.append(f"{other.name} has {what}, and the result {has if kept else 'none, as'} {first.name}")
+    return told
+
+
+def _template(path: Path) -> str:
+    files = sorted(path.glob("chat_template.*"))
+    inside = _json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
+    return "\n".join(each.read_text(encoding="utf-8") for each in files) or str(inside.get("chat_template") or "")
+
+
+def _stops(path: Path) -> str:
+    told = [_json(path / name) for name in ("generation_config.json", "config.json") if (path / name).is_file()]
+    return next((str(each["eos_token_id"]) for each in told if each.get("eos_token_id") is not None), "")
+
+
 def _computes(path: Path) -> dict[str, Any]:
     """Return what decides what a model computes, in the words of this version of transformers: each version has its own."""
     if not (path / "config.json").is_file():
