@@ -241,6 +241,13 @@ def test_rounds_of_a_community_are_charged_and_end_at_the_cap(bench, tmp_path, c
     assert PrivacyLedger(tmp_path / "soup" / "privacy.sqlite").spent("user-2") == pytest.approx(2)
     told = next((tmp_path / "soup").rglob("merge.json")).read_text()
     assert '"rule": "trimmed_mean"' in told and '"configured_rule": "byzantine_robust"' in told
+    file = tmp_path / "soup" / "privacy.sqlite"
+    whole = file.read_bytes()
+    for older in (None, b""):  # lost, and put back as it was before the round
+        file.unlink() if older is None else file.write_bytes(older)
+        with pytest.raises(GymError, match="does not say what round 1 cost user-0"):
+            soup.DeltaSoup(options).aggregate()
+    file.write_bytes(whole)
     community.aggregate()  # two rounds have 2.9
     for seed in range(4):
         community.contribute(user_id=f"user-{seed}", model=tuned(base, bench.path(f"last-{seed}"), seed))

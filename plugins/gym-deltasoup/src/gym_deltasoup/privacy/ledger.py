@@ -77,6 +77,11 @@ class PrivacyLedger:
         with self._connected() as rows:
             return self._epsilon(_of(rows, member).values())
 
+    def charged(self, release: str) -> set[str]:
+        """Return who was charged for a release."""
+        with self._connected() as rows:
+            return {member for (member,) in rows.execute("SELECT member FROM spent WHERE release = ?", (release,))}
+
     def _epsilon(self, costs: Iterable[Cost]) -> float:
         """Return what releases cost together: `1 - delta` is what is left of it after each slack."""
         held = list(costs)

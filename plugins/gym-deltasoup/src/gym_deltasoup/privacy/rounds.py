@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gym_core import GymError
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.config.privacy import DifferentialPrivacy
 from gym_deltasoup.gaussian_mechanism import mu_of
@@ -37,6 +39,7 @@ class CentralPrivacy:
 
     def __init__(self, folder: Path, clip: float, epsilon: float, delta: float, cap: float | None = None) -> None:
         """Open the ledger."""
+        self.folder = folder
         self.clip, self.epsilon, self.delta, self.cap = clip, epsilon, delta, cap
         self.mu = mu_of(epsilon, delta)
         self.ledger = PrivacyLedger(folder / NAME, delta, cap)
@@ -48,11 +51,24 @@ class CentralPrivacy:
         return found
 
     def admit(self, members: Sequence[str]) -> None:
-        """Raise GymError for a contributor whose cap another round would exceed."""
+        """Raise GymError for a contributor whose cap another round would exceed, and where the ledger lost what rounds cost."""
+        self._check_whole()
         self.ledger.admit("another round", members, self.mu)
 
     def spend(self, release: str, members: Sequence[str]) -> Mapping[str, Any]:
         """Charge all who took part, before anybody sees the result; a second time nothing. Returns what the report says."""
         spent = self.ledger.spend(release, members, self.mu)
         told = {"epsilon": self.epsilon, "delta": self.delta, "spent": spent, "cap": self.cap}
-        return {**told, "mu": self.mu}
+        return {**told, "release": release, "mu": self.mu}
+
+    def _check_whole(self) -> None:
+        """Raise GymError where a report names a charge that is not in the ledger: then it is new, or an older copy of it."""
+        for file in sorted(self.folder.glob("rounds/*/report.json")):
+            told = json.loads(file.read_text(encoding="utf-8"))["privacy"] or {}  # of others' privacy, what they tell
+            lost = sorted({*told.get("spent", ())} - self.ledger.charged(told.get("release", "")))
+            if lost:
+                raise GymError(
+                    f"it does not say what round {file.parent.name} cost {lost[0]}: it is new, or an older copy",
+                    where=str(self.ledger.path),
+                    fix="put back the newest copy of it; what was spent cannot be spent again",
+                )
