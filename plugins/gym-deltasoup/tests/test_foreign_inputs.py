@@ -201,6 +201,26 @@ def test_weights_of_a_mean_are_shares_however_large_or_small_they_are() -> None:
         assert found.tolist() == [2.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options", "match"),
+    [
+        ((3,), torch.float32, {}, r"not \[3\] in float32"),
+        ((0, 3), torch.float32, {}, "one at least"),
+        ((3, 2), torch.bfloat16, {}, "in bfloat16"),
+        ((3, 2), torch.float32, {"ids": ["a"]}, "ids: there are 1, and 3 vectors"),
+        ((3, 2), torch.float32, {"weights": [1.0, 2.0]}, "weights: there are 2, and 3 vectors"),
+    ],
+)
+def test_what_is_no_matrix_of_vectors_is_refused(shape, dtype, options, match) -> None:
+    """Names of fewer inputs would stand for others in the report."""
+    with pytest.raises(GymError, match=match):
+        merge_vectors(soup.WeightedMean(), torch.ones(shape, dtype=dtype), **options)
+
+
+def test_vectors_without_numbers_have_a_merge_by_rows() -> None:
+    assert merge_vectors(soup.DELLA(), torch.zeros(3, 0)).vector.shape == (0,)
+
+
 def test_results_that_a_number_format_cannot_hold_are_refused(tmp_path: Path) -> None:
     """A sum beyond 65504 is infinite in fp16, and the model then says nothing; nothing is left of it."""
     base, tuned = (write_model(tmp_path / name, 1) for name in ("base", "tuned"))

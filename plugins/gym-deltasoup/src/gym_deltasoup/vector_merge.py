@@ -79,7 +79,13 @@ def merge_vectors(
     Raises GymError where the merger needs more, or other inputs, or some are not finite and it is not robust.
 
     """
+    if values.ndim != 2 or values.dtype not in (torch.float32, torch.float64) or not len(values):
+        why = f"vectors are rows of fp32 or fp64, one at least, not {list(values.shape)} in {values.dtype}"
+        raise GymError(why.replace("torch.", ""), key="values", fix="stack them, and call `.float()`")
     names = [str(number) for number in range(len(values))] if ids is None else list(ids)
+    for key, given in (("ids", names), ("weights", weights)):
+        if given is not None and len(given) != len(values):
+            raise GymError(f"there are {len(given)}, and {len(values)} vectors", key=key, fix="give one for each row")
     check_names(names)
     shares = weights_of(merger, weights)
     at = trusted_of(merger, names, trusted)

@@ -113,7 +113,8 @@ def steps(span: Span, inputs: int, whole_rows: bool, most: int = CHUNK) -> Itera
     """Yield where the chunks of a tensor begin and end, so that all inputs together have about `most` numbers."""
     width = max(LEAST, most // max(1, inputs))
     if whole_rows:
-        width = max(span.row, width // span.row * span.row)
+        row = max(1, span.row)  # of a tensor without numbers it has none
+        width = max(row, width // row * row)
     for begin in range(span.begin, span.end, width):
         yield begin, min(begin + width, span.end)
 
