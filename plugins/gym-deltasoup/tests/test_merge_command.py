@@ -52,7 +52,16 @@ def test_a_recipe_becomes_an_artifact_and_a_report(recipe, bench):
     assert Artifact.read(bench.root / "made").details["merge"] == {"merger": "nnm", "inputs": 4}
     again = CliRunner().invoke(merge, [str(recipe), "hostile=0", f"output={bench.root}/other"], catch_exceptions=False)
     assert "user-3 was left out: it holds NaN" in again.output
-    assert "merged 3 inputs with nnm; it tolerates 0 hostile among them" in again.output
+    assert (
+        "merged 3 inputs with nnm; it tolerates 0 hostile among them" in again.output and "it took" not in again.output
+    )
+    krum = [str(recipe), "merger=krum", f"output={bench.root}/one"]
+    with pytest.raises(GymError, match="user-3 holds NaN, and krum tolerates no hostile one of 4 inputs"):
+        CliRunner().invoke(merge, [*krum, "hostile=0"], catch_exceptions=False)
+    sound = "inputs=[" + ", ".join(f"{bench.root}/model-{seed}" for seed in range(3)) + "]"
+    one = CliRunner().invoke(merge, [*krum, sound], catch_exceptions=False)
+    assert re.search(r"it took 1 of 3: \S+model-[012]\n", one.output), "else it reads as if all were in it"
+    assert re.search(r"\| taken \| 1 of 3: \S+model-[012] \|", (bench.root / "one/README.md").read_text())
 
 
 def test_options_are_set_from_the_command_line(recipe):

@@ -7,6 +7,7 @@ from typing import Any
 
 from gym_core.errors import printable
 
+SHOWN = 5  #: names of those that a merger chose
 CARD = """\
 ## Merged with {merger}
 
@@ -31,6 +32,8 @@ def card(report: Mapping[str, Any]) -> str:
         ("left out", ", ".join(f"{_cell(name)} ({why})" for name, why in report["excluded"].items()) or "nobody"),
         ("base", f"{_cell(base['name'])}, fingerprint {base['fingerprint'][:12]}" if base else "not named"),
     ]
+    if taken := chosen(report):
+        rows.append(("taken", taken.replace("|", "\\|")))
     if "truncation_error" in report:
         rows.append(("rank, and what it leaves out", f"{report['rank']}, {report['truncation_error']:.3g} of the norm"))
     inputs = [
@@ -43,6 +46,13 @@ def card(report: Mapping[str, Any]) -> str:
         inputs="\n".join(inputs),
         evaluation=report["evaluation"],
     )
+
+
+def chosen(report: Mapping[str, Any]) -> str:
+    """Return of which inputs a merger took the result, where it chose some of them; empty where it is of all."""
+    names = report.get("selected") or report.get("kept") or []
+    shown = ", ".join(printable(str(name), 300) for name in names[:SHOWN])
+    return f"{len(names)} of {len(report['inputs'])}: {shown}{', ...' if len(names) > SHOWN else ''}" if names else ""
 
 
 def _cell(text: str) -> str:

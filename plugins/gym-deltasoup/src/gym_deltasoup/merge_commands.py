@@ -10,6 +10,7 @@ import click
 
 from gym_core.errors import printable
 from gym_core.record import plain
+from gym_deltasoup.card import chosen
 from gym_deltasoup.recipe import MergeRecipe, load_merge
 from gym_manage.options_command import OptionsCommand
 
@@ -45,4 +46,6 @@ def _lines(made: MergedArtifact) -> list[str]:
     count = len(report["inputs"]) - len(report["excluded"])
     tolerated = report["tolerated_byzantine"]
     lines.append(f"merged {count} inputs with {report['merger']['name']}; it tolerates {tolerated} hostile among them")
+    if taken := chosen(report):
+        lines.append(f"it took {taken}")
     return [*lines, f"wrote {made.artifact.path}"]

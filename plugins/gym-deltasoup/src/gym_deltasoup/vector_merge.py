@@ -109,8 +109,10 @@ def prepared(
         return _without_numbers(merger, updates, hostile, broken)
     if broken and merger.tolerates(len(updates.ids)) == 0:
         name, why = next(iter(broken.items()))
+        count = len(updates.ids)
+        what = f"tolerates no hostile one of {count} inputs" if merger.tolerates(1000) else "is no robust merger"
         raise GymError(
-            f"{name} holds {why}, and {name_of(merger)} is no robust merger",
+            f"{name} holds {why}, and {name_of(merger)} {what}",
             key="inputs",
             fix="leave it out, or use byzantine_robust",
         )
