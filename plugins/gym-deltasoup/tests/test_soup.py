@@ -16,6 +16,7 @@ from soup_models import LAYER, adapter, flat, lora_score, pulled, tuned
 
 from gym_core import Artifact, GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig
+from gym_deltasoup.ledger.hash_chain import canonical
 from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
@@ -228,7 +229,10 @@ def test_with_privacy_who_is_refused_counts_as_no_change(kind, base, tmp_path):
         assert "user-0" in told and not any(content[:12] in told for content in given), "a hash tells who holds what"
 
 
-@pytest.mark.parametrize(("score", "told"), [(0.1, "score 1 before, 0.1 after"), (math.nan, "no number after")])
+@pytest.mark.parametrize(
+    ("score", "told"),
+    [(0.1, "score 1 before, 0.1 after"), (math.nan, "no number after"), (-math.inf, "no number after")],
+)
 def test_a_result_that_is_worse_than_the_base_is_not_published(score, told, base, loras, tmp_path):
     def odd(artifact: Artifact) -> float:
         return score if "merge" in artifact.details and artifact.details["merge"]["inputs"] > 1 else 1.0
@@ -239,6 +243,7 @@ def test_a_result_that_is_worse_than_the_base_is_not_published(score, told, base
     found = soup.aggregate()
     assert found.report["published"] == "base" and found.artifact.path == base
     assert told in "\n".join(lines(found.report)) and told in page(found.report)
+    canonical(found.report)  # which no infinity, as the loss of a broken model has, is in
 
 
 def test_a_contribution_that_breaks_the_evaluation_ends_no_round(base, loras, tmp_path):

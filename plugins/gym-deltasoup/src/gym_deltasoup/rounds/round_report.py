@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import isfinite
 from typing import Any
 
 from gym_deltasoup.ledger.ledger import Contribution
@@ -45,8 +45,8 @@ def report(
             "norm": gated.norms[name],
             **told,
             "quality": merged.quality[name],
-            "score": said.get(name, Scores()).quality,
-            "safety": said.get(name, Scores()).safety,
+            "score": _told(said.get(name, Scores()).quality),
+            "safety": _told(said.get(name, Scores()).safety),
         }
         for name, told in beside_each(merged.members, merged.beside).items()
     }
@@ -102,15 +102,16 @@ def beside_each(names: Sequence[str], beside: BesideResult) -> dict[str, dict[st
 
 
 def before_and_after(before: Scores, after: Scores) -> dict[str, Any]:
-    """Return what a report says of the base and of the result; JSON has no NaN, which a broken result scores."""
-
-    def told(score: float | None) -> float | None:
-        return None if score is None or isnan(score) else score
-
+    """Return what a report says of the base and of the result."""
     return {
-        "scores": {"before": told(before.quality), "after": told(after.quality)},
-        "safety": {"before": told(before.safety), "after": told(after.safety)},
+        "scores": {"before": _told(before.quality), "after": _told(after.quality)},
+        "safety": {"before": _told(before.safety), "after": _told(after.safety)},
     }
+
+
+def _told(score: float | None) -> float | None:
+    """Return a score; JSON has neither NaN nor infinity, which what is broken scores."""
+    return score if score is not None and isfinite(score) else None
 
 
 def of_merge(merge: Mapping[str, Any]) -> dict[str, Any]:
