@@ -109,6 +109,8 @@ def rechained(server, events):
         (5, '"rank":2', '"rank":3', "signed has another `details`|signature of a does not hold"),
         (5, '"time":1.5', '"time":2.5', "the signature of a does not hold"),
         (8, '"a":10', '"a":11', "do not sum to 10"),
+        (8, '"points":{"a":10,"b":0}', '"points":{"a":0,"b":10}', "gives points to b, of whom it accepted nothing"),
+        (8, '"points":{"a":10,', '"points":{"eve":10,', "gives points to eve, of whom it accepted nothing"),
         (8, '"accepted":["a"]', '"accepted":[]', "does not count each accepted contribution once"),
         (6, '"enrolled"', '"unknown"', "b is not enrolled"),
         (2, '"key":"', '"key":"00', "the server did not sign"),

@@ -127,6 +127,8 @@ class _Replay:
         points = data["points"]
         if any(each < 0 for each in points.values()) or sum(points.values()) not in (0, data["pool"]):
             self._wrong(event, f"the points of round {number} do not sum to {data['pool']}")
+        for name in sorted(name for name, each in points.items() if each and name not in data["accepted"]):
+            self._wrong(event, f"round {number} gives points to {name}, of whom it accepted nothing")
         if self.server_key is not None:
             text = anchor(self.found.server, number, data["root"])
             if not holds(self.server_key, text, data.get("signature", "")):
