@@ -120,7 +120,7 @@ class First(torch.nn.Module):
 def test_what_is_called_linear_is_tried_before_products_are_added_to_it(tmp_path, form):
     model = base()
     old = model.model.layers[0].mlp.up_proj
-    layer = form(old.in_features, old.out_features, bias=False).requires_grad_(False)
+    layer = form(old.in_features, old.out_features, bias=True).requires_grad_(False)
     layer.weight.copy_(old.weight)
     model.model.layers[0].mlp.up_proj = First(layer) if form is Scored else layer
     delta = of_model(model, 3)

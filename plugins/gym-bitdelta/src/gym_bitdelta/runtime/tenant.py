@@ -28,6 +28,7 @@ class Tenant:
     rest: Mapping[str, Record]  #: of the other weights that changed, by name
     shapes: Mapping[str, tuple[int, ...]]  #: of all weights in the delta, those that did not change included
     turned: frozenset[str]  #: weights whose packed matrix is the transposed one
+    biases: Mapping[str, Record] = field(default_factory=dict)  #: by name, of those that products with their matrix add
     outputs: Mapping[str, int] = field(default_factory=dict)  #: rows of weights that have other rows than the base's
 
     def own(self, names: Sequence[str]) -> str:
@@ -39,12 +40,12 @@ class Tenant:
 
     def changes(self, name: str) -> bool:
         """Whether a weight is another one than the base's, or has other rows."""
-        return name in self.records or name in self.rest or name in self.outputs
+        return name in self.records or name in self.rest or name in self.biases or name in self.outputs
 
     def change(self, name: str, products: Products) -> Tensor:
         """Return what a weight changed by, fp32, of its shape in the delta."""
-        if name in self.rest:
-            return self.rest[name].values()
+        if (kept := self.rest.get(name) or self.biases.get(name)) is not None:
+            return kept.values()
         if name not in self.records:
             return torch.zeros(self.shapes[name])
         turned, shape = name in self.turned, self.shapes[name]
@@ -55,7 +56,8 @@ class Tenant:
     @property
     def bytes(self) -> int:
         """What it holds in memory, in bytes."""
-        parts = [part for record in self.rest.values() for part in record.parts.values()]
+        kept = [*self.rest.values(), *self.biases.values()]
+        parts = [part for record in kept for part in record.parts.values()]
         return sum(part.nbytes for part in [self.arena, *parts])
 
 
@@ -69,13 +71,15 @@ def prepare(delta: Delta, products: Products, pause: Callable[[], None] = lambda
         elif record.entry.changes():
             rest[name] = _own(record)
         pause()
+    biases = dict[str, Record]()
     for name in [name for name in rest if name.endswith(".bias")]:
         pair = records.get(f"{name[:-4]}weight")
         if pair is not None and pair[1][Field.INDEX] < 0:
-            writer.bias(pair[1], rest.pop(name).values().numpy())
+            biases[name] = rest.pop(name)  # kept beside: a module that is no linear layer computes with the bias itself
+            writer.bias(pair[1], biases[name].values().numpy())
     shapes = {name: record.entry.shape for name, record in delta.records.items()}
     turned = frozenset(name for name in records if delta.records[name].entry.turned())
-    return Tenant(writer.words(), records, rest, shapes, turned)
+    return Tenant(writer.words(), records, rest, shapes, turned, biases)
 
 
 def few_rows(record: Record) -> tuple[Tensor | None, Tensor]:
