@@ -65,14 +65,14 @@ def test_few_rows_are_refused(tmp_path: Path) -> None:
             rows_of("u", data)
     with pytest.raises(DataError, match="a str, and no mapping"):
         rows_of("u", ["hello", "you"])  # type: ignore[list-item]
-    (tmp_path / "odd.jsonl").write_text("{\n{\n")
-    assert first_row(rows_of("u", tmp_path / "odd.jsonl")) == {}
-    (tmp_path / "odd.jsonl").write_bytes(b"\xff\n\xff\n")
-    with pytest.raises(DataError, match="cannot be read"):
-        rows_of("u", tmp_path / "odd.jsonl")
-    (tmp_path / "odd.json").write_text("{")
-    with pytest.raises(DataError, match="no JSON"):
-        rows_of("u", tmp_path / "odd.json")
+    for name, held, why in (
+        ("odd.jsonl", b"{\n{\n", "not JSON"),
+        ("odd.jsonl", b"{}\n\xff\n", "not UTF-8"),
+        ("odd.json", b"{", "JSON"),
+    ):
+        (tmp_path / name).write_bytes(held)
+        with pytest.raises(DataError, match=why):
+            rows_of("u", tmp_path / name)
     (tmp_path / "lines.jsonl").write_text(
         '{"chosen": "a\u2028b", "rejected": "c", "prompt": "d"}\n' * 2, encoding="utf-8"
     )
@@ -83,12 +83,29 @@ def test_few_rows_are_refused(tmp_path: Path) -> None:
     assert not is_pair(first_row(two)) and is_pair(first_row([{"chosen": "a", "rejected": "b", "prompt": "c"}]))
 
 
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("lines.jsonl", "{0}\n{0}\n"),
+        ("lines.json", "{0}\n{0}\n"),
+        ("marked.jsonl", "\ufeff{0}\n{0}\n"),
+        ("marked.json", "\ufeff[{0}, {0}]"),
+        ("table.csv", "prompt,chosen,rejected\na,b,c\nd,e,f\n"),
+    ],
+)
+def test_a_file_is_read_as_training_reads_it(name: str, form: str, tmp_path: Path) -> None:
+    """A separator of lines in Unicode ends no row, and a byte order mark begins none."""
+    pair = json.dumps({"prompt": "one\u2028two\x85", "chosen": "a", "rejected": "b"}, ensure_ascii=False)
+    (tmp_path / name).write_text(form.format(pair), encoding="utf-8")
+    assert is_pair(first_row(rows_of("u", tmp_path / name)))
+
+
 def test_a_folder_of_users(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no file of a user"):
         users_in(tmp_path)
     with pytest.raises(RecipeError, match="no such folder"):
         users_in(tmp_path / "gone")
-    for name in ("bob.jsonl", "alice.json", ".hidden.jsonl", "README.md"):
+    for name in ("bob.jsonl", "alice.JSON", ".hidden.jsonl", "README.md"):
         (tmp_path / name).write_text("[]")
     assert list(users_in(tmp_path)) == ["alice", "bob"]
     (tmp_path / "bob.json").write_text("[]")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def users_in(folder: Path) -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        if path.suffix in SUFFIXES and not path.name.startswith("."):
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             user = path.stem
             if user in found:
                 raise DataError(f"user `{user}` has two files: {found[user].name} and {path.name}", where=str(folder))
@@ -73,15 +73,16 @@ def users_in(folder: Path) -> dict[str, Path]:
 def rows_of(user: str, data: str | Path | Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]] | Path:
     """Return the rows of a user, or the path of the file that holds them.
 
-    Raises DataError where there are none, or so few that nothing can be learnt from them but themselves.
+    Raises DataError where there are none, or so few that nothing can be learnt from them but themselves, and where the first of
+    them cannot be read.
     """
     if isinstance(data, str | Path):
         path = Path(data).expanduser()
         if not path.is_file():
             raise DataError(f"there is no file of user `{user}`", where=str(path), key="data")
         try:
-            _enough(user, _rows_in(path), str(path))
-        except (OSError, UnicodeDecodeError) as error:
+            _enough(user, len(list(islice(_rows_in(path), FEWEST))), str(path))
+        except OSError as error:
             raise DataError(f"the file of user `{user}` cannot be read: {error}", where=str(path), key="data") from None
         return path.resolve()
     if not isinstance(data, Iterable) or isinstance(data, bytes | Mapping):
@@ -102,28 +103,16 @@ def is_pair(row: Mapping[str, Any]) -> bool:
 
 
 def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
-    """Return the first row of what `rows_of` returned; empty where it is no mapping or no JSON, as the data plugin then says."""
-    if isinstance(data, list):
-        return data[0]
-    text = data.read_text(encoding="utf-8")
-    try:
-        found = json.loads(text if data.suffix == ".json" else next(line for line in text.split("\n") if line.strip()))
-    except (ValueError, RecursionError):
-        return {}
-    found = found[0] if isinstance(found, list) and found else found
-    return found if isinstance(found, dict) else {}
+    """Return the first row of what `rows_of` returned, or of any file that `gym train` reads; empty where there is none."""
+    return data[0] if isinstance(data, list) else next(_rows_in(data), {})
 
 
-def _rows_in(path: Path) -> int:
-    """Return how many rows a file has, as far as that is seen without reading them."""
-    if path.suffix == ".json":
-        try:
-            found = json.loads(path.read_text(encoding="utf-8") or "[]")
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"is no JSON: {error}", where=str(path), key="data") from None
-        return len(found) if isinstance(found, list) else 1
-    with path.open(encoding="utf-8") as file:
-        return sum(1 for line in file if line.strip())
+def _rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a file as training reads them. Raises DataError where that is no file of rows, by its line."""
+    from gym_data.sources.readers import READERS, find_files  # pyarrow takes its time
+
+    (file,) = find_files(path)
+    return iter(READERS[file.suffix.lower()](file))
 
 
 def _enough(user: str, rows: int, where: str) -> None:
