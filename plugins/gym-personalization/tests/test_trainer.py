@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 import gym
 from gym.quantization import BitDeltaConfig
 from gym_bitdelta.variants_commands import variants
-from gym_core import BusyError, DataError, GymError, RecipeError, load_recipe
+from gym_core import BusyError, DataError, GymError, RecipeError, cache_dir, load_recipe
 from gym_core.execution import execute
+from gym_data.cache_eviction import described, kept
 from gym_personalization.commands import personalize
 from gym_personalization.trainer import PersonalizedTrainer
 from gym_personalization.training_engine import Engine
@@ -245,10 +246,17 @@ def test_who_cannot_share_trains_alone(model_path: Path, tmp_path: Path) -> None
     assert isinstance(first, str) and isinstance(second, str) and first == last
     assert all(isinstance(each, GymError) and "prompt" in str(each) for each in unread), unread
     assert isinstance(none, GymError) and "nobody" in str(none)
+
+    def tokens() -> set[str]:
+        held = map(described, kept(cache_dir() / "tokens"))
+        return {Path(name).parent.name for each in held for name in each["sources"] if str(tmp_path) in name}
+
+    before = tokens()
     users.remove_variant("pairs")
     with pytest.raises(GymError, match="no variant"):
         users.serve_variant("pairs")
     assert not (tmp_path / "users/pairs").exists()
+    assert before - tokens() == {"pairs"}, "rows stay as tokens"
     users.close()
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -101,3 +101,10 @@ def evict(root: Path, most: int, last: str = "") -> list[CacheEntry]:
             total -= each.size
             gone.append(each)
     return gone
+
+
+def forget(root: Path, sources: Collection[str]) -> None:
+    """Take away what was made from any of these sources, by the names that they go by there."""
+    for held in kept(root):
+        if not {*sources}.isdisjoint(described(held)["sources"]):
+            token_cache.remove(root, held.path.name)

@@ -23,9 +23,10 @@ from gym_bitdelta.store import Variant as Stored
 from gym_bitdelta.store.content import hashed
 from gym_bitdelta.store.evidence_check import MEASURED, check_artifact
 from gym_bitdelta.store.record import sha256
-from gym_core import Artifact, BusyError, DataError, GymError, RecipeError
+from gym_core import Artifact, BusyError, DataError, GymError, RecipeError, cache_dir
 from gym_core.files import BUILDING, remove, write_atomically
 from gym_core.record import RunRecord
+from gym_data.cache_eviction import forget
 from gym_data.location import lasting, locate
 from gym_personalization.users import checked_name, folder_of, user_of
 from gym_torch.checkpoints.base_fingerprint import check_base
@@ -138,13 +139,19 @@ class Variants:
         raise RecipeError(f"user `{user}` has no variant", where=str(self.output), key="user_id", fix="create it first")
 
     def remove(self, user: str) -> None:
-        """Remove all that there is of a user: what is served, every version, and the rows that were kept."""
+        """Remove all that there is of a user: what is served, every version, and the rows, also those in the token cache.
+
+        The folder goes last: it says what they are called there.
+        """
         folder = self.folder(user)
         there = bool(self._in_store(user))
         if there:
             self.store.remove(user)
         if not there and not folder.is_dir():
             raise RecipeError(f"user `{user}` has no variant", where=str(self.output), key="user_id")
+        forget(
+            cache_dir() / "tokens", {name for version in _versions(folder) for name in _sources(folder / str(version))}
+        )
         remove(folder)
 
     def keep_rows(self, user: str, version: int, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -224,6 +231,12 @@ def _measured(artifact: Artifact) -> dict[str, Any]:
     told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     mine = told.get(MEASURED) is not None and told[MEASURED] == artifact.details.get(MEASURED)
     return {"quality": (told.get("holdout") if mine else None) or NOT_EVALUATED}
+
+
+def _sources(run: Path) -> list[str]:
+    """Return the files that a run reads its samples from."""
+    data = RunRecord(run / "run.json").read().get("recipe", {}).get("data", {})
+    return [str(each.get("path")) for each in data.get("sources", ())]
 
 
 def _versions(folder: Path) -> list[int]:
