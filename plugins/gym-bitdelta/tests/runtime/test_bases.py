@@ -133,6 +133,27 @@ def test_what_is_called_linear_is_tried_before_products_are_added_to_it(tmp_path
         assert torch.allclose(row, each, atol=1e-5 * float(each.abs().max()))
 
 
+KINDS = {
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},  # sinks beside the projections of the attention
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_what_lies_inside_a_module_with_weights_of_its_own_is_served(tmp_path, kind):
+    torch.manual_seed(0)
+    options = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16}
+    options |= {"num_attention_heads": 2, "num_key_value_heads": 2, **KINDS[kind]}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval().requires_grad_(False)
+    delta = of_model(model, 3)
+    file.write(tmp_path / "a", delta)
+    wanted = merged(copy.deepcopy(model), delta)(TOKENS).logits
+    served = TenantModel(model, lambda name: tmp_path / name, BASE)
+    with served.serving(["a", "a"]):
+        found = served.model(TOKENS).logits
+    assert torch.allclose(found, wanted, atol=1e-5 * float(wanted.abs().max()))
+
+
 @torch.no_grad()
 def test_rows_that_a_layer_takes_in_another_order_are_never_mixed_up(tmp_path):
     """Experts of Llama 4 take all tokens once for each expert: halves of that are no rows."""

@@ -47,19 +47,19 @@ class Layer:
 
     def __call__(self, *given: Any, **more: Any) -> Any:
         """Compute what the base does, and for the active mixture what its tenants changed."""
-        mixture = active()
+        mixture = active(self)
         if mixture is None or not mixture.members or not mixture.concerns(self.place, self.names):
             return self.own(*given, **more)
         if self.in_rows:
             return self.mixed(mixture, *given, **more)
         if mixture.alone:
-            return self._as(mixture, mixture.members[0][0], given, more)
+            return self._as(mixture, mixture.members[0][0], mixture.size, given, more)
         return self._refuse(mixture)
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
         """Compute for a mixture of which some tenant changed a weight of this module."""
         if mixture.alone:
-            return self._as(mixture, mixture.members[0][0], given, more)
+            return self._as(mixture, mixture.members[0][0], mixture.size, given, more)
         tensors = [each for each in [*given, *more.values()] if isinstance(each, Tensor)]
         rows = len(tensors[0]) if tensors and tensors[0].dim() else 0
         plain = all(each is None or isinstance(each, Tensor | int | float | str) for each in [*given, *more.values()])
@@ -78,7 +78,7 @@ class Layer:
                     [part(each, chosen) for each in given],
                     {key: part(each, chosen) for key, each in more.items()},
                 )
-                made = self._as(mixture, tenant, args, named)
+                made = self._as(mixture, tenant, len(chosen), args, named)
                 found.append(made if isinstance(made, tuple) else (made,))
                 places.append((chosen[:, None] * per + torch.arange(per)).flatten())
         order = torch.cat(places).argsort()
@@ -91,28 +91,29 @@ class Layer:
         joined = tuple(torch.cat(parts)[order.to(parts[0].device)] for parts in zip(*found, strict=True))
         return joined if isinstance(made, tuple) else joined[0]
 
-    def _as(self, mixture: Mixture, tenant: Tenant | None, given: Any, more: Mapping[str, Any]) -> Any:
-        """Compute with the weights of one tenant, or None for the base."""
-        with computing(None):
-            if tenant is None:
+    def _as(self, mixture: Mixture, tenant: Tenant | None, rows: int, given: Any, more: Mapping[str, Any]) -> Any:
+        """Compute some rows with the weights of one tenant, or None for the base; the modules inside do the same."""
+        if tenant is None:
+            with computing(None):
                 return self.own(*given, **more)
-            weights, module = {}, self.module
-            for key, names in self.names.items():
-                name = tenant.own(names)
-                change = tenant.change(name, mixture.products) if tenant.changes(name) else None
-                if change is not None and isinstance(module, Stored) and key in module.shapes():
-                    module = module.with_change(key, change.contiguous())
-                    module.__dict__.pop("forward", None)  # which is this
-                    continue
-                base = self.module.get_parameter(key)
-                if change is not None and (change.shape != base.shape or not base.is_floating_point()):
-                    raise GymError(
-                        f"{self.place}.{key} of the base has shape {tuple(base.shape)} in {base.dtype}, and no change of "
-                        f"shape {tuple(change.shape)} can be added to it",
-                        key="tenants",
-                    )
-                if change is not None:
-                    weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
+        weights, module = {}, self.module
+        for key, names in self.names.items():
+            name = tenant.own(names)
+            change = tenant.change(name, mixture.products) if tenant.changes(name) else None
+            if change is not None and isinstance(module, Stored) and key in module.shapes():
+                module = module.with_change(key, change.contiguous())
+                module.__dict__.pop("forward", None)  # which is this
+                continue
+            base = self.module.get_parameter(key)
+            if change is not None and (change.shape != base.shape or not base.is_floating_point()):
+                raise GymError(
+                    f"{self.place}.{key} of the base has shape {tuple(base.shape)} in {base.dtype}, and no change of "
+                    f"shape {tuple(change.shape)} can be added to it",
+                    key="tenants",
+                )
+            if change is not None:
+                weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
+        with computing(mixture.part(tenant, rows), self):
             return functional_call(module, weights, tuple(given), dict(more))
 
     def _refuse(self, mixture: Mixture) -> NoReturn:

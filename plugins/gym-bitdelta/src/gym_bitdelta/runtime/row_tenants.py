@@ -49,6 +49,14 @@ class Mixture:
         self._concerned: dict[str, bool] = {}
         self._outputs: dict[Names, list[tuple[Tensor, int]]] = {}
         self._added: dict[Names, Tensor | None] = {}
+        self._parts: dict[tuple[int, int], Mixture] = {}
+
+    def part(self, tenant: Tenant, rows: int) -> Mixture:
+        """Return the mixture of so many rows of one of its tenants alone."""
+        key = id(tenant), rows
+        if key not in self._parts:
+            self._parts[key] = Mixture(self.products, [tenant] * rows)
+        return self._parts[key]
 
     def per(self, tokens: int, what: str) -> int:
         """Return how many of so many tokens each row has. Raises GymError where rows cannot be told apart."""
@@ -128,18 +136,19 @@ class Mixture:
         return Segments([tenant.arena for tenant, _ in members], records, starts, torch.cat(rows), members)
 
 
-_ACTIVE: ContextVar[Mixture | None] = ContextVar("mixture", default=None)
+_ACTIVE: ContextVar[tuple[Mixture | None, object]] = ContextVar("mixture", default=(None, None))
 
 
-def active() -> Mixture | None:
-    """Return the mixture that this thread computes for."""
-    return _ACTIVE.get()
+def active(layer: object = None) -> Mixture | None:
+    """Return the mixture that this thread computes for; None for the layer that has seen to it for what it does itself."""
+    mixture, seen_to = _ACTIVE.get()
+    return None if layer is not None and layer is seen_to else mixture
 
 
 @contextmanager
-def computing(mixture: Mixture | None) -> Iterator[None]:
-    """Let the layers of this thread compute for a mixture; for the base alone with None."""
-    before = _ACTIVE.set(mixture)
+def computing(mixture: Mixture | None, layer: object = None) -> Iterator[None]:
+    """Let the layers of this thread compute for a mixture; for the base alone with None. `layer` has seen to it for itself."""
+    before = _ACTIVE.set((mixture, layer))
     try:
         with torch.no_grad():
             yield
