@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,9 +23,11 @@ from gym_adapters.config.base import PeftOptions
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact, check_beside
 from gym_adapters.target_modules import ends, require, split
 from gym_core import Artifact, GymError
+from gym_torch.checkpoints.peft_folder import TWICE
 from gym_torch.console import warn
 from gym_torch.model.adapted import AdaptedModel, Plain, check_state
 from gym_torch.model.mapped_weights import release
+from gym_torch.model.vocabulary import vocabulary_modules
 from gym_torch.quantization.weights import plain_state, stored_modules
 
 Options = TypeVar("Options", bound=PeftOptions)
@@ -108,6 +110,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         check_state(self.trained(), trained)
         set_peft_model_state_dict(self.peft_model, dict(trained))
 
+    def holds(self, module: nn.Module) -> bool:
+        """Return whether a module trains whole."""
+        return isinstance(module, ModulesToSaveWrapper)
+
     def state(self) -> dict[str, Tensor]:
         """Return the adapter: what trains. A subclass that needs more to go on overrides this, `load`, `save` and `read`."""
         return self.trained()
@@ -141,13 +147,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
     def read(self, path: Path) -> dict[str, Tensor]:
         """Return the adapter of a directory that `save` wrote, or peft, which copies embeddings and head beside some.
 
-        Raises GymError where those are not the ones of this model.
+        Raises GymError where those are not the ones of this model, but for what is under a module that trained whole.
         """
-        found, tables = (
-            load_file(path / WEIGHTS),
-            (self.model.get_input_embeddings(), self.model.get_output_embeddings()),
-        )
-        places = [name for name, module in self.model.named_modules() if module in tables]
+        found = {name: each for name, each in load_file(path / WEIGHTS).items() if not {*name.split(".")} & TWICE}
+        places = vocabulary_modules(self.model)
         copied = {f"{PREFIX}{place}{layer}.weight" for place in places for layer in ("", ".base_layer")}
         beside = {name: found.pop(name) for name in found.keys() & copied - self.trained().keys()}
         check_beside({name.removeprefix(PREFIX): copy for name, copy in beside.items()}, self.model, path)

@@ -77,7 +77,8 @@ class Transformers(TorchBackend):
     """What the load-balancing loss of a mixture of experts counts in training; by default as its `config.json` says, which has
     none without `output_router_logits: true`."""
     resize_vocab: bool = False
-    """Whether to add embeddings where the tokenizer has more tokens than the model; for training without an adapter."""
+    """Whether to add embeddings where the tokenizer has more tokens than the model. Beside an adapter, embeddings and head train
+    whole then, unless its `modules_to_save` names others."""
     neftune_noise_alpha: Annotated[float, Field(ge=0)] = 0.0
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is trained on, of this alpha; 5 is usual."""
     trust_remote_code: bool = False
@@ -102,6 +103,10 @@ class Transformers(TorchBackend):
     def for_others_alone(self) -> str:
         """Return the key of how they are quantized, where that is set."""
         return "ref_model_quantization" if self.ref_model_quantization else ""
+
+    def resizes_vocabulary(self) -> bool:
+        """Return what the recipe says."""
+        return self.resize_vocab
 
     def kernel_libraries(self) -> Sequence[KernelLibrary]:
         """Return those that the recipe names."""

@@ -41,6 +41,13 @@ class Adapter(Held):
         """Return whether layers that are alike stay so, however many there are, so that a plan adapts only a few."""
         return False
 
+    def with_modules(self, names: tuple[str, ...]) -> Self:
+        """Return the options under which these modules train as a whole and are saved too, unless others are named already.
+
+        They are embeddings and head of a model whose vocabulary is to grow. Default: the same, for an adapter that cannot.
+        """
+        return self
+
 
 class DeltaQuantizer(Held, Quantizer):
     """Codes what a fine-tune changed, not its weights: makes an artifact of kind `delta` beside a base that stays.
@@ -79,6 +86,10 @@ class TorchBackend(Backend):
         if isinstance(algorithm := context["run"].recipe.algorithm, DataAlgorithm):
             context["run"].ranks.agree(algorithm.before_loading)
         return super().build(**context)
+
+    def resizes_vocabulary(self) -> bool:
+        """Return whether embeddings and head get rows for tokens that the model has not, which train then. Default: no."""
+        return False
 
     def kernel_libraries(self) -> Sequence[KernelLibrary]:
         """Return whose kernels a run tries beside those of the engine. Default: nobody's."""

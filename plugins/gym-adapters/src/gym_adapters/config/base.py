@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
@@ -50,6 +50,10 @@ class PeftOptions(TargetOptions):
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
         return super().uniform_layers() and not numbered(self.modules_to_save)
+
+    def with_modules(self, names: tuple[str, ...]) -> Self:
+        """Return options with these as `modules_to_save`, unless that names some."""
+        return self if self.modules_to_save else self.model_copy(update={"modules_to_save": names})
 
 
 class RankOptions(PeftOptions):

@@ -14,7 +14,7 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.checkpoint_folders import MANIFEST, problem
 from gym_torch.checkpoints.load_delta import with_delta
-from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
+from gym_torch.checkpoints.peft_folder import fit_vocabulary, is_peft, peft_artifact
 from gym_torch.console import say
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import fingerprint, mapped_weights
@@ -139,6 +139,7 @@ def open_artifact(
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     quantizer = quantizer_of(artifact) or quantizer
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
+    fit_vocabulary(model, artifact.path)
     adapted = build_adapter(cls(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
     for weight in model.parameters():

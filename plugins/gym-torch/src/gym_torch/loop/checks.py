@@ -21,6 +21,7 @@ from gym_torch.loop.job import keeps_best
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.vocabulary import vocabulary_modules
 from gym_torch.observer import Observer
 
 
@@ -92,11 +93,13 @@ def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
             key="adapter",
             fix="return the tensors that training changes by name, at least one; docs/kinds.md says what they are",
         )
-    if model.grown and adapted.artifact_kind == "adapter":
+    ends = vocabulary_modules(model.model) if model.grown and adapted.artifact_kind == "adapter" else {}
+    if lost := [name for name, module in ends.items() if not adapted.holds(module)]:
+        names = ",".join(name.rpartition(".")[2] for name in ends)
         raise RecipeError(
-            "an adapter does not hold the embeddings that are added to its base",
+            f"this adapter does not hold the embeddings that are added to its base: {lost[0]} does not train whole",
             key="model.resize_vocab",
-            fix="leave the adapter out, or train on a copy of the model that was resized before",
+            fix=f"set `modules_to_save: {names}`, which lora has; trainable_tokens adds its own: leave resize_vocab out",
         )
 
 

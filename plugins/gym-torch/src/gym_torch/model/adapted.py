@@ -16,13 +16,14 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from accelerate import init_empty_weights
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
-from gym_torch.kinds import Adapter, no_quantized_model, part
+from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
 from gym_torch.model.loading import read_weights
+from gym_torch.model.vocabulary import vocabulary_modules
 from gym_torch.quantization.weights import stored_modules
 from gym_torch.trained_part import TrainedPart
 
@@ -79,6 +80,13 @@ class AdaptedModel(TrainedPart, ABC):
         updates to the bare model computes what this one does.
         """
         return None
+
+    def holds(self, module: nn.Module) -> bool:
+        """Return whether a module of `model` trains as a whole, and `save` writes all of it by peft's names.
+
+        The module may then have other rows than that of the base, as embeddings and head of a larger vocabulary. Default: no.
+        """
+        return False
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -221,8 +229,12 @@ def skeleton(config: PretrainedConfig, build: Callable[[PretrainedConfig], PreTr
 
 def adapt(model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
     """Let the recipe's adapter choose what is trained; without one, everything is. Raises what `build_adapter` does."""
-    adapter, seed = part(recipe, Adapter), recipe.train.seed
-    return build_adapter(adapter, model, seed) if adapter else Full(None, model, seed)
+    adapter, backend, seed = part(recipe, Adapter), part(recipe, TorchBackend), recipe.train.seed
+    if adapter is None:
+        return Full(None, model, seed)
+    if backend and backend.resizes_vocabulary():
+        adapter = adapter.with_modules(tuple(name.rpartition(".")[2] for name in vocabulary_modules(model)))
+    return build_adapter(adapter, model, seed)
 
 
 def build_adapter(adapter: Adapter, model: PreTrainedModel, seed: int = 0) -> AdaptedModel:

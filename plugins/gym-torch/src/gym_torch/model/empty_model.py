@@ -17,6 +17,7 @@ from gym_torch.model import fp8_products
 from gym_torch.model.layout_support import miniature_support
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
+from gym_torch.model.vocabulary import MULTIPLE, resize, tokens_in
 from gym_torch.packing import PACKED
 from gym_torch.quantization.loading import put_empty_layers
 from gym_torch.quantization.stored_formats import format_of, prepare
@@ -42,6 +43,8 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         stored = format_of(shape)
         with TRANSFORMERS_LOCK, torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+            if config.resize_vocab and (tokens := tokens_in(path)) > model.get_input_embeddings().weight.shape[0]:
+                resize(model, tokens, MULTIPLE)
         if config.quantization:
             put_empty_layers(model, config.quantization)
         elif stored and config.init == "pretrained":

@@ -58,7 +58,7 @@ class LoadedModel:
     router_aux_loss_coef: float | None = (
         None  #: of the load-balancing loss of its experts; None: as its configuration says
     )
-    grown: bool = False  #: whether embeddings were added, which an adapter does not hold
+    grown: bool = False  #: whether embeddings may be added, which only some adapters hold
     described: Mapping[str, Any] = field(
         default_factory=dict
     )  #: what an adapter must say of it, to be opened on it again

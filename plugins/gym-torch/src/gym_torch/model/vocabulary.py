@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
@@ -21,16 +22,7 @@ def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int
     New rows are drawn around the mean of the others, from `seed` alone. Raises GymError where rows are missing and `resize` is
     false.
     """
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        return
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no other class
-        why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
-        raise GymError(why, where=str(file), key="model.path", fix="fetch the model again") from error
-    tokens = 1 + max(tokenizer.get_vocab().values(), default=-1)  # some numbers may be left out
-    rows = model.get_input_embeddings().weight.shape[0]
+    tokens, rows = tokens_in(path), model.get_input_embeddings().weight.shape[0]
     if tokens <= rows:
         return
     if not resize:
@@ -44,3 +36,28 @@ def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int
         torch.manual_seed(seed)
         model.resize_token_embeddings(tokens, pad_to_multiple_of=MULTIPLE)
     say(f"the vocabulary grows from {rows:,} to {model.get_input_embeddings().weight.shape[0]:,} tokens")
+
+
+def resize(model: PreTrainedModel, rows: int, multiple: int | None = None) -> None:
+    """Give embeddings and head so many rows, or the next `multiple`; what new ones hold is for others to say."""
+    with torch.random.fork_rng(devices=[]):
+        model.resize_token_embeddings(rows, pad_to_multiple_of=multiple, mean_resizing=False)
+
+
+def vocabulary_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the embeddings of a model and its head by their paths, the head of tied ones too."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {name: module for name, module in model.named_modules() if module in ends}
+
+
+def tokens_in(path: Path) -> int:
+    """Return how many rows the tokenizer in a folder needs, 0 where there is none. Raises GymError where it cannot be read."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        return 0
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other class
+        why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
+        raise GymError(why, where=str(file), key="model.path", fix="fetch the model again") from error
+    return 1 + max(tokenizer.get_vocab().values(), default=-1)  # some numbers may be left out
