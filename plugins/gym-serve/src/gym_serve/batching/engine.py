@@ -5,34 +5,24 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import TypeVar
 
 from gym_core import GymError
+from gym_serve.batching import bounds
+from gym_serve.batching.aside import Aside
 from gym_serve.batching.batch_model import Answering, BatchModel
 from gym_serve.batching.grammar import WRITTEN
 from gym_serve.batching.logits_processors import processors
 from gym_serve.batching.prompts import goes_on, prompt_tokens
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
-from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
+from gym_serve.errors import BadRequest, Full, Gone, Unknown
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
 SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "cancel"}
-WORKERS = 4  #: requests that are prepared at a time: laid out, compiled, and their tenants read
-AGAIN = 0.02  #: seconds until a tenant is tried again that had no room beside those in use
-PART = 16  #: texts that are scored or embedded before those of another request get their turn
-Given = TypeVar("Given")
-Found = TypeVar("Found")
-
-
-class CrowdedError(GymError):
-    """A tenant has no room beside those in use: it is tried again while others are at work."""
 
 
 class BatchEngine:
@@ -58,10 +48,8 @@ class BatchEngine:
         self._listed = [model.listed() for model in self._models.values()]
         self._touched: set[Reply] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._preparing = ThreadPoolExecutor(WORKERS, "preparing")
-        self._computing = ThreadPoolExecutor(1, "computing")  # whole texts, for which no request waits to be prepared
+        self._aside = Aside()
         self._prepared = 0
-        self._holding: set[object] = set()  # one for each answer that has a tenant, or is about to
         self._closed = False
         self._scheduler = Scheduler(limits.max_batch, limits.queue, self._flush)
 
@@ -81,7 +69,7 @@ class BatchEngine:
     async def described(self, model: str, tenant: str | None = None) -> ServedModel:
         """Return a model with the template of a tenant."""
         asked = self.model(model)
-        return asked.listed() if tenant is None else await self._run(lambda: asked.described(tenant))
+        return asked.listed() if tenant is None else await self._aside.run(lambda: asked.described(tenant))
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
@@ -90,7 +78,7 @@ class BatchEngine:
             raise Full(f"{self._prepared} requests are being prepared")
         self._prepared += 1
         try:
-            job, reply = await self._run(lambda: self._prepare(request), lambda ready: ready[1].close())
+            job, reply = await self._aside.run(lambda: self._prepare(request), lambda ready: ready[1].close())
         finally:
             self._prepared -= 1
         try:
@@ -117,21 +105,23 @@ class BatchEngine:
                 answering = self._answering(model, request.tenant, stack)
                 return len(prompt_tokens(request, answering.tokenizer, answering.vocabulary))
 
-        return await self._run(counted)
+        return await self._aside.run(counted)
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input."""
-        asked = await self._run(lambda: self._asked(model, tenant, "score"))
-        return await self._in_parts(inputs, asked.scores)
+        asked = await self._aside.run(lambda: self._asked(model, tenant, "score"))
+        return await self._aside.in_parts(inputs, asked.scores)
 
     async def embed(
         self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text."""
-        asked = await self._run(lambda: self._asked(model, tenant, "embed"))
+        asked = await self._aside.run(lambda: self._asked(model, tenant, "embed"))
         with ExitStack() as stack:
-            answering = await self._run(lambda: self._answering(asked, tenant, stack), lambda found: stack.close())
-            return await self._in_parts(texts, lambda part: asked.embeddings(answering, part, dimensions))
+            answering = await self._aside.run(
+                lambda: self._answering(asked, tenant, stack), lambda found: stack.close()
+            )
+            return await self._aside.in_parts(texts, lambda part: asked.embeddings(answering, part, dimensions))
 
     async def load(self, model: str, tenant: str) -> None:
         """Read a tenant ahead."""
@@ -140,7 +130,7 @@ class BatchEngine:
             with ExitStack() as stack:
                 self._answering(self.model(model), tenant, stack)
 
-        await self._run(read)
+        await self._aside.run(read)
 
     def statistics(self) -> Mapping[str, float]:
         """Return figures of the moment."""
@@ -152,9 +142,9 @@ class BatchEngine:
         if self._closed:
             return
         self._closed = True
+        self._aside.refuse()
         await asyncio.to_thread(self._scheduler.close, timeout)
-        for pool in (self._preparing, self._computing):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._aside.close()
         for model in self._models.values():
             model.close()
 
@@ -172,67 +162,25 @@ class BatchEngine:
             raise Unknown(f"there is no model `{name}@{tenant}`")
         return model
 
-    async def _in_parts(
-        self, given: Sequence[Given], computed: Callable[[Sequence[Given]], Sequence[Found]]
-    ) -> list[Found]:
-        """Compute some of many texts at a time: others get their turns in between, and what nobody waits for is left out."""
-        found: list[Found] = []
-        for at in range(0, len(given), PART):
-            found += await self._run(partial(computed, given[at : at + PART]), pool=self._computing)
-        return found
-
-    async def _run(
-        self,
-        function: Callable[[], Found],
-        unread: Callable[[Found], None] = lambda found: None,
-        pool: ThreadPoolExecutor | None = None,
-    ) -> Found:
-        """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request.
-
-        What has no room for its tenant waits while others hold theirs. Where nobody waits any more, `unread` is given what was
-        found.
-        """
-        while not self._closed:
-            others = bool(self._holding)  # one that ends during a try leaves room for the next
-            running = (pool or self._preparing).submit(function)
-            try:
-                return await asyncio.wrap_future(running)
-            except asyncio.CancelledError:
-                running.add_done_callback(lambda done: _given_up(done, unread))
-                raise
-            except RequestError:
-                raise
-            except CrowdedError as error:
-                if not (others or self._holding):
-                    raise _of_request(error) from error
-                await asyncio.sleep(AGAIN)
-            except GymError as error:
-                raise _of_request(error) from error
-        raise Gone("the engine is closed")
-
     def _answering(self, model: BatchModel, tenant: str | None, stack: ExitStack) -> Answering:
         """Return what answers for a tenant until `stack` is closed."""
-        hold = object()
-        self._holding.add(hold)
-        stack.callback(self._holding.discard, hold)
+        stack.enter_context(self._aside.holding())
         answering: Answering = model.open(tenant, stack)
         return answering
 
     def _prepare(self, request: Request) -> tuple[Job, Reply]:
         model, sampling = self._asked(request.model, None, "generate"), request.sampling
-        if sampling.logprobs is not None and not 0 <= sampling.logprobs <= self._limits.max_logprobs:
-            raise BadRequest(f"from 0 to {self._limits.max_logprobs} alternatives are given", key="top_logprobs")
         if request.echo and "echo" not in self._supports:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
         with ExitStack() as stack:
             answering = self._answering(model, request.tenant, stack)
+            bounds.check(sampling, self._limits, answering.vocabulary)
             prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
-            going_on = sampling.ignore_eos and sampling.grammar is None  # a grammar has such a token at its end alone
-            stops = frozenset(sampling.stop_token_ids) | (frozenset() if going_on else frozenset(answering.stops))
+            stops = bounds.ends(sampling, answering.stops)
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),
-                self._limit(answering.context, len(prompt), sampling.max_tokens, _field(request)),
+                bounds.limit(self._limits, answering.context, len(prompt), request),
                 stops,
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
@@ -248,7 +196,7 @@ class BatchEngine:
                 reply.mask = answering.grammars.compile(
                     sampling.grammar, self._limits.grammar_bytes, self._limits.grammar_seconds
                 )
-            row.adjust = processors(sampling, row, reply.mask, answering.vocabulary)
+            row.adjust = processors(sampling, row, reply.mask)
             lane = model.lane(answering)
             reply.close = stack.pop_all().close
 
@@ -262,37 +210,12 @@ class BatchEngine:
 
         return Job(lane, row, told, ended), reply
 
-    def _limit(self, context: int, prompt: int, asked: int | None, key: str) -> int:
-        """Return the most tokens of a reply. Raises TooLong where the prompt leaves none."""
-        most = min(context - 1, self._limits.max_prompt_tokens or context)
-        if prompt > most:
-            raise TooLong(f"the prompt is too long: it has {prompt} tokens, and may have {most}", key=key)
-        bounds = [context - prompt, self._limits.max_tokens, asked]
-        limit = min(bound for bound in bounds if bound is not None)
-        if limit < 1:
-            raise BadRequest("at least one token must be asked for", key="max_tokens")
-        return limit
-
     def _flush(self) -> None:
         """Wake those whose replies grew; called in the thread that decodes."""
         touched, self._touched = self._touched, set()
         if touched and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 self._loop.call_soon_threadsafe(_wake, touched)
-
-
-def _field(request: Request) -> str:
-    """Return the field that holds the prompt."""
-    return "messages" if request.messages is not None else "prompt"
-
-
-def _of_request(error: GymError) -> BadRequest:
-    return BadRequest(error.problems[0].why, key=error.problems[0].key or "model")
-
-
-def _given_up(done: Future[Found], unread: Callable[[Found], None]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        unread(done.result())
 
 
 def _wake(replies: Iterable[Reply]) -> None:

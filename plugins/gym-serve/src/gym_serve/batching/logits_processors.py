@@ -12,18 +12,15 @@ from torch import Tensor
 
 from gym_serve.batching.grammar import Mask
 from gym_serve.contract import Sampling
-from gym_serve.errors import BadRequest
 from gym_torch.generation.row import Row
 
 Step = Callable[[Tensor], Tensor]
 
 
-def processors(sampling: Sampling, row: Row, mask: Mask | None, vocabulary: int) -> Step | None:
-    """Return what changes the logits `[vocabulary]` of a row; None where nothing does. Raises BadRequest for unknown tokens."""
+def processors(sampling: Sampling, row: Row, mask: Mask | None) -> Step | None:
+    """Return what changes the logits `[vocabulary]` of a row; None where nothing does."""
     steps: list[Step] = []
     if sampling.logit_bias:
-        if not all(0 <= token < vocabulary for token in sampling.logit_bias):
-            raise BadRequest(f"tokens are numbers from 0 to {vocabulary - 1}", key="logit_bias")
         tokens = torch.tensor(list(sampling.logit_bias))
         values = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float32)
         steps.append(lambda logits: logits.index_add(0, tokens.to(logits.device), values.to(logits.device)))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from weakref import WeakKeyDictionary
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
-from gym_serve.batching.engine import CrowdedError
+from gym_serve.batching.aside import CrowdedError
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
 from gym_serve.local import pooling
 from gym_serve.local.opening import Served

@@ -17,10 +17,11 @@ from typing import Any
 
 from gym_core import GymError
 from gym_rewards.http_client import HttpClient, NoReply
+from gym_serve.batching import bounds
 from gym_serve.batching.prompts import goes_on, prompt_tokens
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
-from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
+from gym_serve.errors import BadRequest, Full, Gone, RequestError, Unknown
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import Scores
 from gym_vllm.client import Client
@@ -163,23 +164,13 @@ class VLLMEngine:
         model, sampling = self._model, request.sampling
         if request.echo:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
-        if sampling.logprobs is not None and not 0 <= sampling.logprobs <= self._limits.max_logprobs:
-            raise BadRequest(f"from 0 to {self._limits.max_logprobs} alternatives are given", key="top_logprobs")
-        if not all(0 <= token < model.vocabulary for token in sampling.logit_bias):
-            raise BadRequest(f"tokens are numbers from 0 to {model.vocabulary - 1}", key="logit_bias")
+        bounds.check(sampling, self._limits, model.vocabulary)
         if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
             raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")
         words = model.words[request.tenant]
         prompt = prompt_tokens(request, words, model.vocabulary)
-        most = min(model.context - 1, self._limits.max_prompt_tokens or model.context)
-        if len(prompt) > most:
-            raise TooLong(f"the prompt is too long: it has {len(prompt)} tokens, and may have {most}", key="messages")
-        bounds = [model.context - len(prompt), self._limits.max_tokens, sampling.max_tokens]
-        limit = min(bound for bound in bounds if bound is not None)
-        if limit < 1:
-            raise BadRequest("at least one token must be asked for", key="max_tokens")
-        going_on = sampling.ignore_eos and sampling.grammar is None  # a grammar has such a token at its end alone
-        stops = frozenset(sampling.stop_token_ids) | (frozenset() if going_on else model.stops(request.tenant))
+        limit = bounds.limit(self._limits, model.context, len(prompt), request)
+        stops = bounds.ends(sampling, model.stops(request.tenant))
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
         reply = Reply(words, sampling, stops, "", prompt if goes_on(request) else ())
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
