@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gym_data.templates
-from gym_data.chat.answer_format import AnswerFormat, answer_format_of
+from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
 from gym_data.chat.channels import ChannelCalls
 from gym_data.chat.json_calls import CallFormat
 from gym_data.chat.named_calls import NamedCalls
@@ -106,6 +106,40 @@ def test_packaged_templates(name):
 )
 def test_shapes_of_others(template, expected):
     assert _marks(answer_format_of(Tokenizer(locate("tiny"), template=template))) == expected
+
+
+SWITCHED = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}
+{%- if add_generation_prompt %}<assistant>{% if thinking %}<think>{% else %}</think>{% endif %}{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "begins"),
+    [
+        (SWITCHED, {"thinking": True}, True),
+        (SWITCHED, {"thinking": False}, False),
+        (PROMPTED, {"thinking": False}, True),
+        (Path(gym_data.templates.__file__).parent / "qwen3.jinja", {"enable_thinking": False}, False),
+    ],
+)
+def test_values_may_have_the_prompt_begin_a_thought(template, values, begins):
+    text = template.read_text() if isinstance(template, Path) else template
+    found = answer_format_of(Tokenizer(locate("tiny"), template=text), values)
+    assert found.begins_thinking == begins and (found.thought_start == "<think>") == (begins or text != SWITCHED)
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        ("{% broken", set()),
+        ("{{ raise_exception(1) }}{{ bos_token }}{{ messages }}{{ tools }}{{ strftime_now('') }}", set()),
+        ("{% if day is not defined %}{% set day = strftime_now('') %}{% endif %}{{ day }}{{ 'dusk' }}", {"day"}),
+        ("{% macro f(x) %}{{ x ~ mode }}{% endmacro %}{% set a = 1 %}{{ f(a) }}{# hue #}{{ ns.of }}", {"mode", "ns"}),
+        ("{% generation %}{% if brief | default(false) %}a{% endif %}{% endgeneration %}", {"brief"}),
+    ],
+)
+def test_the_values_that_a_template_reads(template, read):
+    tokenizer = Tokenizer(locate("tiny"), template=template, options={"bos_token": "a"})
+    assert values_read(tokenizer) == read
 
 
 def _marks(found: AnswerFormat) -> AnswerFormat:

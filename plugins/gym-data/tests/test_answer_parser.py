@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 
@@ -72,6 +73,7 @@ ANALYSIS = "<|channel|>analysis<|message|>hm, so<|end|><|start|>assistant"
 COMMENTARY = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "}<\\n"}'
 A, B = {"name": "f", "arguments": {"a": "}<\n"}}, {"name": "g", "arguments": {}}
 ONE, TWO = (f"<tool_call>\n{json.dumps(each)}\n</tool_call>" for each in (A, B))
+MARKS = re.compile("<think>|</think>|<.channel.>analysis<.message.>|<.end.>")
 CALLED = [("f", A["arguments"]), ("g", {})]
 NAN, LARGE, DEEP, HALF = (
     '<tool_call>\n{"name": "f", "arguments": ' + each + "}\n</tool_call>"
@@ -152,6 +154,9 @@ def test_the_parts_are_the_same_however_the_text_is_cut(case):
         assert (found.content, found.reasoning) == (content, reasoning)
         assert [(call.name, json.loads(call.arguments)) for call in found.calls] == calls
         assert len({call.id for call in found.calls}) == len(calls)
+        thought = "".join(sign for place, sign in enumerate(text) if parser.thought(place))
+        assert MARKS.sub("", thought).strip() == reasoning and (not reasoning or MARKS.search(thought))
+        assert parser.thought(len(text)) == (case == "thought without an end")
 
 
 def test_without_tools_marks_of_calls_are_text():

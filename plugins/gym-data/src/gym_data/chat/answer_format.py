@@ -87,21 +87,46 @@ class Templated(Protocol):
         ...
 
 
-def answer_format_of(tokenizer: Templated) -> AnswerFormat:
-    """Return how the chat template of a tokenizer has answers written; a tokenizer without one has them as they come."""
+def answer_format_of(tokenizer: Templated, values: Mapping[str, Any] | None = None) -> AnswerFormat:
+    """Return how the chat template of a tokenizer has answers written; a tokenizer without one has them as they come.
+
+    `values` are what the template is handed besides: they may have the prompt begin a thought, or not.
+    """
     if "default" not in tokenizer.templates:
         return AnswerFormat()
-
-    def render(messages: Sequence[Message], generation_prompt: bool) -> str:
-        request = RenderRequest(messages, prompt=generation_prompt)
-        return WORKERS.chat(tokenizer.template_spec, request).sequences[0].text
-
-    found = answer_format(render)
+    found = answer_format(_rendering(tokenizer, {}))
+    if values:
+        told = answer_format(_rendering(tokenizer, values))
+        marks = found if found.thought_start else told
+        found = replace(
+            found,
+            thought_start=marks.thought_start,
+            thought_end=marks.thought_end,
+            begins_thinking=told.begins_thinking,
+        )
     if found.calls is None:
         return found
     added = [*tokenizer.special, *tokenizer.template_spec.further]
     ids = [(token, tokenizer.token_id(token)) for token in added if token in found.calls.marks]
     return replace(found, calls=found.calls.with_tokens(tuple((token, id) for token, id in ids if id is not None)))
+
+
+def values_read(tokenizer: Templated) -> frozenset[str]:
+    """Return the names of the values that the chat template of a tokenizer reads, such as `enable_thinking`; none of one that
+    cannot be read.
+    """
+    try:
+        return frozenset(WORKERS.reads(tokenizer.template_spec)) if tokenizer.templates else frozenset()
+    except ValueError:
+        return frozenset()
+
+
+def _rendering(tokenizer: Templated, values: Mapping[str, Any]) -> Render:
+    def render(messages: Sequence[Message], generation_prompt: bool) -> str:
+        request = RenderRequest(messages, prompt=generation_prompt, values=values)
+        return WORKERS.chat(tokenizer.template_spec, request).sequences[0].text
+
+    return render
 
 
 def _thoughts(answer: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ It works on a stream. Joined, the parts are the same however the text was cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -45,17 +46,41 @@ class StepParser:
 
     _read: Callable[[bool], Delta | None]
     _held = ""
+    _fed = 0
+    _thoughts: tuple[tuple[int, float], ...] = ()  #: from which character to which, their marks included
+
+    @property
+    def _thinks(self) -> bool:
+        """Whether what is read next is a thought."""
+        raise NotImplementedError
+
+    def thought(self, place: int) -> bool:
+        """Whether a character of what was written is of a thought or its marks; behind the last one, whether a thought goes on."""
+        return any(start <= place < end for start, end in self._thoughts)
 
     def feed(self, text: str, end: bool = False) -> Delta:
         """Return what is known now that this was written; at the `end` nothing is held back."""
         self._held += text
-        found = Delta()
+        self._fed += len(text)
+        found, at = Delta(), self._fed - len(self._held)
         while (step := self._read(end)) is not None:
             found += step
+            at = self._note(at)
         if end:
             found += Delta(content=self._held)
             self._held = ""
         return found
+
+
+    def _note(self, before: int) -> int:
+        """Note whether a step from a place began or ended a thought; return where it led."""
+        place = self._fed - len(self._held)
+        open_ = bool(self._thoughts) and self._thoughts[-1][1] == math.inf
+        if self._thinks and not open_:
+            self._thoughts += ((before, math.inf),)
+        elif open_ and not self._thinks:
+            self._thoughts = (*self._thoughts[:-1], (self._thoughts[-1][0], place))
+        return place
 
 
 class AnswerParser(StepParser):
@@ -74,6 +99,11 @@ class AnswerParser(StepParser):
         begins = bool(self._marks[0]) and format.begins_thinking
         verbatim = self._calls is None and not self._marks[0]
         self._read = self._verbatim if verbatim else self._thought if begins else self._start
+        self._note(0)
+
+    @property
+    def _thinks(self) -> bool:
+        return self._read == self._thought
 
     def _verbatim(self, end: bool) -> Delta | None:
         return self._take(len(self._held), "content")

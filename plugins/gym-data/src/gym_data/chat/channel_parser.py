@@ -23,6 +23,10 @@ class ChannelParser(StepParser):
         self._said = {"content": False, "reasoning": False}
         self._read = self._header
 
+    @property
+    def _thinks(self) -> bool:
+        return self._read == self._body and self._part == "reasoning"
+
     def _header(self, end: bool) -> Delta | None:
         begun = self._held.lstrip()
         if not begun:

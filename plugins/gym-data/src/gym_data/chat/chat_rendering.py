@@ -83,6 +83,11 @@ class ChatRenderer:
         return [token for token in self.spec.further if token in literals and not token.isspace()]
 
     @cached_property
+    def reads(self) -> list[str]:
+        """Names of the values that the templates ask for and the tokenizer does not say, such as `enable_thinking`."""
+        return sorted({name for each in self._templates.values() for name in each.reads} - self.spec.values.keys())
+
+    @cached_property
     def quoter(self) -> SpecialTokenQuoter:
         """What keeps special-token text in contents text."""
         return SpecialTokenQuoter(self.spec.special, self.control if self.spec.special else (), self.spec.every_special)

@@ -22,7 +22,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -34,6 +34,7 @@ GRACE = 0.5  #: seconds after which it is, if the template has not noticed by it
 CHARACTERS = 64_000_000  #: longest text a template may make, finished or on the way
 WIDTH = 100_000  #: largest number a padding or repeating function may be given
 DAY = "gym_day"  #: value that says for which day a template is rendered, such as `2025-12-31`; without it, for now
+HANDED = {"messages", "tools", "documents", "add_generation_prompt"}  #: what every template is told
 GENERATION_START, GENERATION_END = "\ufdd4", "\ufdd5"
 """Noncharacters of Unicode around what `{% generation %}` holds; `SpecialTokenQuoter` keeps them out of contents."""
 
@@ -192,6 +193,12 @@ class ChatTemplate:
             found = {node.data for node in tree.find_all(nodes.TemplateData)}
             found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         return "\0".join(sorted(found))
+
+    @cached_property
+    def reads(self) -> set[str]:
+        """Names of the values that the template asks for, beside those that every one is handed."""
+        with _limited():
+            return meta.find_undeclared_variables(Sandbox().parse(self.text)) - HANDED
 
     @cached_property
     def _compiled(self) -> jinja2.Template:

@@ -23,6 +23,11 @@ class WorkerPool:
         with self._one() as worker:
             return worker.control(spec)
 
+    def reads(self, spec: ChatTemplateSpec) -> list[str]:
+        """Return what `Worker.reads` does."""
+        with self._one() as worker:
+            return worker.reads(spec)
+
     def chat(self, spec: ChatTemplateSpec, request: RenderRequest) -> RenderResult:
         """Return what `Worker.chat` does."""
         with self._one() as worker:

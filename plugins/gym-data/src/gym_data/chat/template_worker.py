@@ -50,10 +50,11 @@ class Worker:
 
     def control(self, spec: ChatTemplateSpec) -> list[str]:
         """Return the added tokens that the templates write. Raises ValueError for templates that cannot be read."""
-        answer = self._answers(spec, "control", [{}])[0]
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return list(answer["control"])
+        return self._names(spec, "control")
+
+    def reads(self, spec: ChatTemplateSpec) -> list[str]:
+        """Return what `ChatRenderer.reads` is. Raises ValueError for templates that cannot be read."""
+        return self._names(spec, "reads")
 
     def chat(self, spec: ChatTemplateSpec, request: RenderRequest) -> RenderResult:
         """Return what `ChatRenderer.chat` does, and raise what it raises."""
@@ -81,6 +82,12 @@ class Worker:
         self._stopped = True
         if (process := self.process) is not None and self._owner == os.getpid():
             process.kill()
+
+    def _names(self, spec: ChatTemplateSpec, task: str) -> list[str]:
+        answer = self._answers(spec, task, [{}])[0]
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return list(answer["names"])
 
     def _answers(
         self, spec: ChatTemplateSpec, task: str, jobs: Sequence[Mapping[str, Any]], to_first: bool = False
@@ -234,7 +241,8 @@ def _as_data(found: RenderResult) -> dict[str, Any]:
 
 
 TASKS: dict[str, Callable[[ChatRenderer, dict[str, Any]], dict[str, Any]]] = {
-    "control": lambda chats, job: {"control": chats.control},
+    "control": lambda chats, job: {"names": chats.control},
+    "reads": lambda chats, job: {"names": chats.reads},
     "chat": lambda chats, job: _as_data(chats.chat(RenderRequest(**job))),
     "learnable": lambda chats, job: _as_data(chats.learnable(RenderRequest(**job))),
 }
