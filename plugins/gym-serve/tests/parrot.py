@@ -63,7 +63,9 @@ class ParrotEngine(Engine):
     def models(self) -> Sequence[ServedModel]:
         tasks = frozenset({"generate", "score", "embed"})
         return [
-            ServedModel(name, "model", tasks, 1_700_000_000, CONTEXT, True, "a" * 64, True, FORMAT)
+            ServedModel(
+                name, "model", tasks, 1_700_000_000, CONTEXT, True, "a" * 64, frozenset({"enable_thinking"}), FORMAT
+            )
             for name in self.names
         ]
 

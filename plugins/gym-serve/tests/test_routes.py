@@ -249,7 +249,7 @@ class Plain(ParrotEngine):
         return super().supports | {"grammar:lark"}
 
     def models(self):
-        return [replace(model, thinks=False) for model in super().models()]
+        return [replace(model, template_options=frozenset()) for model in super().models()]
 
 
 def test_errors_name_the_fields_that_a_client_knows():
@@ -286,7 +286,7 @@ def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
     asked = {"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}
     assert said("/v1/responses", input=[asked]).startswith("`input[0].content[0].image_url` is not supported")
     plain = [{"role": "user", "content": "a"}]
-    assert "leave it out" in said("/v1/chat/completions", messages=plain, reasoning_effort="low")
+    assert "leave it out" in said("/v1/chat/completions", messages=plain, verbosity="low")
     assert "did you mean `temperature`?" in said("/v1/chat/completions", messages=plain, temperatuer=1)
     assert "16" in said("/v1/chat/completions", messages=plain, stop=["a"] * 17)
     assert said("/v1/messages", max_tokens=0, messages=[{"role": "user", "content": "a"}]).count("max_tokens") == 1

@@ -19,6 +19,8 @@ Task = Literal["generate", "score", "embed"]
 ScoreInput = str | tuple[str, str] | Sequence[Mapping[str, Any]]
 """A text, a pair (question and document), or the messages of a conversation."""
 
+PLAIN = (bool, int, float, str, type(None))  #: values of template options
+
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -95,7 +97,7 @@ class Request:
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
     tool_choice: str | Mapping[str, Any] | None = None
-    template_options: Mapping[str, Any] = field(default_factory=dict)  #: such as `enable_thinking`
+    template_options: Mapping[str, Any] = field(default_factory=dict)  #: plain values, such as `enable_thinking`
     continue_final_message: bool = False  #: whether the reply goes on with the last message
     sampling: Sampling = field(default_factory=Sampling)
     id: str = ""
@@ -159,7 +161,7 @@ class ServedModel:
     context_length: int  #: tokens of prompt and reply
     tenants: bool = False  #: whether `name@tenant` may be asked
     template_hash: str | None = None  #: sha256 of the chat template; None where it has none
-    thinks: bool = False  #: whether its template knows `enable_thinking`
+    template_options: frozenset[str] = frozenset()  #: names of `Request.template_options` that its template reads
     answers: AnswerFormat | None = None  #: how its template has thoughts and tool calls written, for a front to read
 
 
@@ -184,10 +186,12 @@ class Engine(Protocol):
         """Return the tenants of a model, sorted. Raises Unknown."""
         ...
 
-    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
-        """Return a model with the template that a tenant has, and how that has answers written. Raises Unknown.
+    async def described(
+        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+    ) -> ServedModel:
+        """Return a model with the template that a tenant has, and how that has answers written with some options. Raises Unknown.
 
-        An engine whose tenants have no templates of their own has nothing to add.
+        An engine whose tenants have no templates of their own, and whose templates take no options, has nothing to add.
         """
         return next(each for each in self.models() if each.name == model)
 

@@ -55,7 +55,7 @@ class StepParser:
         raise NotImplementedError
 
     def thought(self, place: int) -> bool:
-        """Whether a character of what was written is of a thought or its marks; behind the last one, whether a thought goes on."""
+        """Whether a character of what was written is of a thought or its marks; behind the last one, whether one goes on."""
         return any(start <= place < end for start, end in self._thoughts)
 
     def feed(self, text: str, end: bool = False) -> Delta:
@@ -70,7 +70,6 @@ class StepParser:
             found += Delta(content=self._held)
             self._held = ""
         return found
-
 
     def _note(self, before: int) -> int:
         """Note whether a step from a place began or ended a thought; return where it led."""

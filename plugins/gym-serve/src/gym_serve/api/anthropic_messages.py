@@ -18,7 +18,10 @@ from gym_serve.api.service import Service, asking
 from gym_serve.api.sse import EventStream, Line, begun
 from gym_serve.contract import Usage
 
-NAMES = {"stop": "stop_sequences", "chat_template_kwargs": "thinking"}  #: of fields, by those of OpenAI's chat
+NAMES = {
+    "stop": "stop_sequences",
+    "chat_template_kwargs.enable_thinking": "thinking",
+}  #: of fields, by those of OpenAI's chat
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gym_serve.api.chat_completions import ChatCompletion, TemplateOptions
+from gym_serve.api.chat_completions import ChatCompletion
 from gym_serve.api.chat_schema import (
     Call,
     ChatMessage,
@@ -136,7 +136,7 @@ class Prompt(Body):
             tools=[_tool(tool) for tool in self.tools] if self.tools else None,
             tool_choice=choices[choice.type],
             parallel_tool_calls=not choice.disable_parallel_tool_use,
-            chat_template_kwargs=None if thinks is None else TemplateOptions(enable_thinking=thinks),
+            chat_template_kwargs=None if thinks is None else {"enable_thinking": thinks},
             continue_final_message=self.messages[-1].role == "assistant",
             **further,
         )

@@ -27,6 +27,7 @@ from gym_serve.api.fields import Body, Count, SamplingBody, sampling
 from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
+from gym_serve.api.template_options import Effort, TemplateOptions, template_options
 from gym_serve.contract import Alternative, Request, TokenLogprob, Usage
 
 
@@ -35,12 +36,6 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class TemplateOptions(Body):
-    """What a template may be told."""
-
-    enable_thinking: bool | None = None
 
 
 class ChatCompletion(SamplingBody):
@@ -62,7 +57,7 @@ class ChatCompletion(SamplingBody):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     modalities: list[str] | None = None
-    reasoning_effort: None = None
+    reasoning_effort: Effort | None = None
     verbosity: None = None
 
 
@@ -95,20 +90,16 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         service.need("tools", "tools")
     if body.tool_choice is not None and not tools and body.tool_choice not in ("none", "auto"):
         raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
+    options = template_options(model, body.chat_template_kwargs, body.reasoning_effort, service.options.enable_thinking)
+    if options:
+        model = await service.told(asked, options)
     format = model.answers or PLAIN
     forced = tool_grammar(service, tools, body.tool_choice, format.calls)
     shaped = grammar_of(service, body.response_format, body.structured_outputs)
     if forced and shaped:
         raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key=shaped.key)
     offered = [] if body.tool_choice == "none" else tools
-    options = body.chat_template_kwargs.model_dump(exclude_none=True) if body.chat_template_kwargs else {}
-    if not model.thinks and options == {"enable_thinking": False}:
-        options = {}  # it does so anyway
-    if options and not model.thinks:
-        raise HTTPProblem(400, "the template of this model knows no such option", key="chat_template_kwargs")
     usual = service.options
-    if not options and model.thinks and usual.enable_thinking is not None:
-        options = {"enable_thinking": usual.enable_thinking}
     messages = [message.plain() for message in body.messages]
     if usual.system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": usual.system})
@@ -123,7 +114,7 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         sampling=replace(drawn, grammar=forced or shaped),
         id=id,
     )
-    begins = format.begins_thinking and options.get("enable_thinking") is not False and not going_on
+    begins = format.begins_thinking and not going_on
     begins &= forced is None and shaped is None  # such a reply has no place for the mark that would end a thought
     return Job(
         asked,

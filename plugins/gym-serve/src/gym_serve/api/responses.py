@@ -31,6 +31,7 @@ from gym_serve.api.generation import Job, events, replies
 from gym_serve.api.response_items import Items, usage_of
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
+from gym_serve.api.template_options import Effort, TemplateOptions
 from gym_serve.sampling_bounds import Temperature, TopP
 
 
@@ -133,7 +134,20 @@ class TextOptions(Body):
     verbosity: None = None
 
 
-NAMES = {"max_tokens": "max_output_tokens", "response_format": "text.format"}  #: of fields, by those of OpenAI's chat
+class Reasoning(Body):
+    """How much is thought before an answer. Thoughts are shown as they are, without a summary."""
+
+    effort: Effort | None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+#: of fields, by those of OpenAI's chat
+NAMES = {
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
 Item = InputMessage | FunctionCall | FunctionCallOutput | Thought
 
 
@@ -153,7 +167,8 @@ class Responses(Ignored):
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
     include: Annotated[list[Any], Field(max_length=0)] | None = None
-    reasoning: None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: TemplateOptions | None = None
 
     def converted(self) -> ChatCompletion:
         """Return the same in the form of chat completions."""
@@ -176,6 +191,8 @@ class Responses(Ignored):
             tools=[Tool(type="function", function=each) for each in functions] or None,
             tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=self.reasoning.effort if self.reasoning else None,
+            chat_template_kwargs=self.chat_template_kwargs,
             response_format=self.text.format.converted() if self.text and self.text.format else None,
         )
 
@@ -236,6 +253,7 @@ def _head(body: Responses, id: str) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
         "store": False,
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {"format": {"type": "text"}} if not body.text else plain["text"],

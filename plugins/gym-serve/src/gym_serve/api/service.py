@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from gym_serve.api.auth import Access
 from gym_serve.api.errors import ONCE, HTTPProblem, unknown_model
@@ -45,10 +46,12 @@ class Service:
     async def described(self, name: str, access: Access) -> tuple[ServedModel, Asked]:
         """Return what `model` does, with the template that a tenant has. Raises RequestError."""
         model, wanted = self.model(name, access)
-        if wanted.tenant is not None:
-            async with asking(self, name):
-                model = await self.engine.described(wanted.model, wanted.tenant)
-        return model, wanted
+        return model if wanted.tenant is None else await self.told(wanted), wanted
+
+    async def told(self, wanted: Asked, template_options: Mapping[str, Any] | None = None) -> ServedModel:
+        """Return a model with the template that a tenant has, and how answers are written with options. Raises RequestError."""
+        async with asking(self, str(wanted)):
+            return await self.engine.described(wanted.model, wanted.tenant, template_options)
 
     def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
         """Return the names that may be asked, models before their tenants."""

@@ -95,8 +95,8 @@ class BatchModel(Protocol):
         """Return it as a front lists it."""
         ...
 
-    def described(self, tenant: str) -> ServedModel:
-        """Return it with the template of a tenant. Raises Unknown, GymError."""
+    def described(self, tenant: str | None, template_options: Mapping[str, Any]) -> ServedModel:
+        """Return it with the template of a tenant, and how answers are written with some options. Raises Unknown, GymError."""
         ...
 
     def tenants(self) -> Sequence[str]:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from gym_core import GymError
 from gym_serve.batching import bounds
@@ -66,10 +67,13 @@ class BatchEngine:
         """Return the tenants of a model."""
         return self.model(model).tenants()
 
-    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
-        """Return a model with the template of a tenant."""
-        asked = self.model(model)
-        return asked.listed() if tenant is None else await self._aside.run(lambda: asked.described(tenant))
+    async def described(
+        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+    ) -> ServedModel:
+        """Return a model with the template of a tenant, and how answers are written with some options."""
+        asked, options = self.model(model), template_options or {}
+        plain = tenant is None and not options
+        return asked.listed() if plain else await self._aside.run(lambda: asked.described(tenant, options))
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""

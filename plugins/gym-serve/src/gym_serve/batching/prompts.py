@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gym_core import DataError
@@ -11,11 +10,10 @@ from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_serve.batching.batch_model import Words
-from gym_serve.contract import Request
+from gym_serve.contract import PLAIN, Request
 from gym_serve.errors import BadRequest
 
 MARK = "gymgoeson"  #: behind an answer that is gone on with, so that it is found in what a template writes
-PLAIN = (bool, int, float, str, type(None))  #: values of template options
 
 
 def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[int]:
@@ -53,8 +51,6 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
     if not all(isinstance(value, PLAIN) for value in options.values()):
         raise BadRequest("options of templates are plain values", key="chat_template_kwargs")
     spec = tokenizer.template_spec
-    if options:
-        spec = replace(spec, values={**spec.values, **options})
 
     def encoded(rendered: Rendered) -> list[int]:
         tokens, _ = tokenizer.encode_rendered([rendered])[0]
@@ -66,8 +62,10 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
         if request.continue_final_message and (begun := _begun(spec, request, messages)) is not None:
             return encoded(begun)
         last = messages.pop().get("content") or "" if request.continue_final_message else ""
-        rendered = WORKERS.chat(spec, RenderRequest(messages, request.tools or (), prompt=True)).sequences[0]
-        hidden = request.tools and not _shown(spec, request.tools, messages, rendered.text)
+        rendered = WORKERS.chat(
+            spec, RenderRequest(messages, request.tools or (), prompt=True, values=options)
+        ).sequences[0]
+        hidden = request.tools and not _shown(spec, request.tools, messages, options, rendered.text)
     except (ValueError, DataError) as error:
         raise BadRequest(str(error).splitlines()[0][:300], key="messages") from error
     if hidden:
@@ -75,13 +73,19 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
     return [*encoded(rendered), *tokenizer.encode(str(last))]
 
 
-def _shown(spec: ChatTemplateSpec, tools: Sequence[Any], messages: Sequence[dict[str, Any]], text: str) -> bool:
+def _shown(
+    spec: ChatTemplateSpec,
+    tools: Sequence[Any],
+    messages: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+    text: str,
+) -> bool:
     """Whether a template has shown tools; some show them no more behind the results of calls, which counts as shown."""
     functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
     names = [str(each.get("name", "")) for each in functions if isinstance(each, Mapping)]
     if any(name in text for name in names) or not messages or messages[-1].get("role") != "user":
         return True
-    return WORKERS.chat(spec, RenderRequest(messages, (), prompt=True)).sequences[0].text != text
+    return WORKERS.chat(spec, RenderRequest(messages, (), prompt=True, values=options)).sequences[0].text != text
 
 
 def _begun(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> Rendered | None:
@@ -90,7 +94,8 @@ def _begun(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, An
     """
     marked = {**messages[-1], "content": (messages[-1].get("content") or "") + MARK}
     try:
-        found = WORKERS.chat(spec, RenderRequest([*messages[:-1], marked], request.tools or ())).sequences[0].text
+        asked = RenderRequest([*messages[:-1], marked], request.tools or (), values=request.template_options)
+        found = WORKERS.chat(spec, asked).sequences[0].text
     except (ValueError, DataError):  # it may take the conversation without its last answer
         return None
     at = found.rfind(MARK)

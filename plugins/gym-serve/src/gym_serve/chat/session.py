@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gym_core import GymError
@@ -123,6 +123,8 @@ class Session:
 
     async def _answer(self) -> AsyncGenerator[Delta, None]:
         model = await self.engine.described(self.whom.model, self.whom.tenant)
+        if options := {name: self.options[name] for name in self.options.keys() & model.template_options}:
+            model = await self.engine.described(self.whom.model, self.whom.tenant, options)
         system = [{"role": "system", "content": self.system}] if self.system else []
         request = Request(
             self.whom.model,
@@ -130,12 +132,10 @@ class Session:
             owner="chat",
             messages=[*system, *self.messages],
             tools=self.tools or None,
-            template_options=self.options if model.thinks else {},
+            template_options=options,
             sampling=self.sampling,
         )
-        format = model.answers or AnswerFormat()
-        begins = format.begins_thinking and self.options.get("enable_thinking") is not False
-        parser = parser_of(replace(format, begins_thinking=begins), self.tools)
+        parser = parser_of(model.answers or AnswerFormat(), self.tools)
         async with aclosing(self.engine.submit(request)) as pieces:
             async for piece in pieces:
                 self.spent.count(len(piece.tokens))

@@ -7,7 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Asking:
         messages = given.get("messages")
         if messages and self.system and messages[0]["role"] != "system":
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
-        options = self.options if messages and model.thinks else {}
+        options = self.known(model) if messages else {}
         name, tenant = self.whom.model, self.whom.tenant
         return Request(
             name,
@@ -57,11 +57,13 @@ class Asking:
             owner="inference",
         )
 
+    def known(self, model: ServedModel) -> dict[str, Any]:
+        """Return the options that the template of a model reads."""
+        return {name: self.options[name] for name in self.options.keys() & model.template_options}
+
     def parser(self, request: Request, model: ServedModel) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
-        format = (model.answers if request.messages is not None else None) or AnswerFormat()
-        begins = format.begins_thinking and self.options.get("enable_thinking") is not False
-        return parser_of(replace(format, begins_thinking=begins), request.tools)
+        return parser_of((model.answers if request.messages is not None else None) or AnswerFormat(), request.tools)
 
 
 async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, told: Callable[[int, int], None]) -> None:
@@ -70,6 +72,8 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
     """
     model = await asking.engine.described(asking.whom.model, asking.whom.tenant)
+    if options := asking.known(model):
+        model = await asking.engine.described(asking.whom.model, asking.whom.tenant, options)
     service = asking.service
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     numbers: list[int] = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gym_core import GymError
-from gym_data.chat.answer_format import answer_format_of
+from gym_data.chat.answer_format import answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
@@ -75,8 +76,7 @@ class LlamaModel:
         self._lane = Lane(opens)
         self._lane.session()  # so that what does not fit into memory is told before anybody asks
 
-    @cached_property
-    def _listed(self) -> ServedModel:
+    def _described(self, template_options: Mapping[str, Any]) -> ServedModel:
         template = self._words.templates.get("default")
         return ServedModel(
             self.source.name,
@@ -85,17 +85,23 @@ class LlamaModel:
             self._created,
             self.context,
             template_hash=template_hash(template) if template is not None else None,
-            thinks="enable_thinking" in (template or ""),
-            answers=answer_format_of(self._words),
+            template_options=values_read(self._words),
+            answers=answer_format_of(self._words, template_options),
         )
+
+    @cached_property
+    def _listed(self) -> ServedModel:
+        return self._described({})
 
     def listed(self) -> ServedModel:
         """Return it as a front lists it."""
         return self._listed
 
-    def described(self, tenant: str) -> ServedModel:
-        """Raise Unknown."""
-        raise Unknown(f"there is no model `{self.source.name}@{tenant}`")
+    def described(self, tenant: str | None, template_options: Mapping[str, Any]) -> ServedModel:
+        """Return how answers are written with some options. Raises Unknown for any tenant."""
+        if tenant is not None:
+            raise Unknown(f"there is no model `{self.source.name}@{tenant}`")
+        return self._described(template_options)
 
     def tenants(self) -> Sequence[str]:
         """Return nobody."""

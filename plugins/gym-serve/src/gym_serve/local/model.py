@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
@@ -39,9 +40,9 @@ class LocalModel:
         """Return it as a front lists it."""
         return self.served.listed()
 
-    def described(self, tenant: str) -> ServedModel:
-        """Return it with the template of a tenant. Raises Unknown, GymError."""
-        return self.served.listed(self._tenants.tokenizer(tenant))
+    def described(self, tenant: str | None, template_options: Mapping[str, Any]) -> ServedModel:
+        """Return it with the template of a tenant, and how answers are written with some options. Raises Unknown, GymError."""
+        return self.served.listed(None if tenant is None else self._tenants.tokenizer(tenant), template_options)
 
     def tenants(self) -> Sequence[str]:
         """Return the names of its tenants."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError
-from gym_data.chat.answer_format import AnswerFormat, answer_format_of
+from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
 from gym_data.location import locate
 from gym_data.prepare import tokenizer_with
@@ -33,7 +34,7 @@ from gym_torch.model.tasks import task_in
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEMPLATE = "chat_template.jinja"  #: of a folder, where it has one of its own
-KEPT = 16  #: tokenizers of which it is known how answers are written
+KEPT = 64  #: tokenizers and options of which it is known how answers are written
 UNBOUNDED = 2**20  #: tokens of context, where a model names none
 
 
@@ -64,8 +65,10 @@ class Served:
         """What it can be asked."""
         return frozenset({"generate", "embed"} if self.head is None else {"score"})  # type: ignore[arg-type]
 
-    def listed(self, tokenizer: Tokenizer | None = None) -> ServedModel:
-        """Return it as a front lists it, or with the template that another tokenizer has."""
+    def listed(
+        self, tokenizer: Tokenizer | None = None, template_options: Mapping[str, Any] | None = None
+    ) -> ServedModel:
+        """Return it as a front lists it, or with the template that another tokenizer has, told some options."""
         tokenizer = tokenizer or self.tokenizer
         template = tokenizer.templates.get("default")
         return ServedModel(
@@ -76,15 +79,21 @@ class Served:
             self.context,
             bool(self.source.tenants or self.source.adapters),
             template_hash(template) if template is not None else None,
-            "enable_thinking" in (template or ""),
-            answers_of(tokenizer),
+            options_of(tokenizer),
+            answers_of(tokenizer, json.dumps(template_options or {}, sort_keys=True)),
         )
 
 
 @lru_cache(KEPT)
-def answers_of(tokenizer: Tokenizer) -> AnswerFormat:
-    """Return how answers are written, which is found by rendering some."""
-    return answer_format_of(tokenizer)
+def answers_of(tokenizer: Tokenizer, template_options: str) -> AnswerFormat:
+    """Return how answers are written with options, which are JSON; it is found by rendering some."""
+    return answer_format_of(tokenizer, json.loads(template_options))
+
+
+@lru_cache(KEPT)
+def options_of(tokenizer: Tokenizer) -> frozenset[str]:
+    """Return the names of the options that a template reads."""
+    return values_read(tokenizer)
 
 
 def ends_of(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:

@@ -88,10 +88,13 @@ class VLLMEngine:
         self._known(model, None)
         return sorted(self._model.source.adapters)
 
-    async def described(self, model: str, tenant: str | None = None) -> ServedModel:
-        """Return the model with the template of an adapter."""
+    async def described(
+        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+    ) -> ServedModel:
+        """Return the model with the template of an adapter, and how answers are written with some options."""
         self._known(model, tenant)
-        return self._listed if tenant is None else await asyncio.to_thread(self._model.listed, tenant)
+        plain = tenant is None and not template_options
+        return self._listed if plain else await asyncio.to_thread(self._model.listed, tenant, template_options)
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""

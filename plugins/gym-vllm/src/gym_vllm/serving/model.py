@@ -7,12 +7,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gym_core import Artifact, GymError
 from gym_data.chat.template_hash import template_hash
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel
-from gym_serve.local.opening import UNBOUNDED, answers_of, artifact_in, check_template, own_tokenizer, tokenizer_of
+from gym_serve.local.opening import (
+    UNBOUNDED,
+    answers_of,
+    artifact_in,
+    check_template,
+    options_of,
+    own_tokenizer,
+    tokenizer_of,
+)
 from gym_torch.checkpoints.base_model import base_of
 
 ADAPTER = "adapter_config.json"  #: of a folder that vLLM reads as an adapter
@@ -36,8 +45,8 @@ class AskedModel:
         tokenizer = self.words[tenant]
         return self.ends | {token for token in (tokenizer.eos_id, *tokenizer.turn_ends) if token is not None}
 
-    def listed(self, tenant: str | None = None) -> ServedModel:
-        """Return it as a front lists it, with the template of a tenant."""
+    def listed(self, tenant: str | None = None, template_options: Mapping[str, Any] | None = None) -> ServedModel:
+        """Return it as a front lists it, with the template of a tenant that is told some options."""
         template = self.words[tenant].templates.get("default")
         return ServedModel(
             self.source.name,
@@ -47,8 +56,8 @@ class AskedModel:
             self.context,
             tenants=bool(self.source.adapters),
             template_hash=template_hash(template) if template is not None else None,
-            thinks="enable_thinking" in (template or ""),
-            answers=answers_of(self.words[tenant]),
+            template_options=options_of(self.words[tenant]),
+            answers=answers_of(self.words[tenant], json.dumps(template_options or {}, sort_keys=True)),
         )
 
     def name(self, tenant: str | None) -> str:
