@@ -128,9 +128,9 @@ class ParrotEngine(Engine):
         return [float(sum(len(part) for part in each) if isinstance(each, tuple) else len(each)) for each in inputs]
 
     async def embed(
-        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+        self, model: str, texts: Sequence[str | Sequence[int]], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
-        draws = [random.Random(text) for text in texts]
+        draws = [random.Random(str(text)) for text in texts]
         vectors = [[draw.gauss(0, 1) for _ in range(dimensions or 8)] for draw in draws]
         return [[value / sum(each * each for each in vector) ** 0.5 for value in vector] for vector in vectors]
 

@@ -92,6 +92,35 @@ def test_what_the_server_says_where_a_request_says_nothing(server):
     assert refused(server, "/v1/chat/completions", **asked) == "max_tokens"
 
 
+def test_tokens_of_thoughts_are_counted(server):
+    """Their marks are counted too; in streams, and of several replies."""
+    asked = {"messages": [{"role": "user", "content": "think a b"}], "max_tokens": 9}
+    found = ask(server, "/v1/chat/completions", **asked, n=2)["usage"]
+    assert found["completion_tokens"] == 12 and found["completion_tokens_details"] == {"reasoning_tokens": 8}
+    found = ask(server, "/v1/responses", input="think a b", max_output_tokens=9)["usage"]
+    assert found["output_tokens"] == 6 and found["output_tokens_details"] == {"reasoning_tokens": 4}
+    for most in (1, 3, 5):
+        cut = ask(server, "/v1/chat/completions", **asked | {"max_tokens": most})["usage"]
+        assert cut["completion_tokens_details"]["reasoning_tokens"] == min(most, 4)
+    plain = ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a b"}])["usage"]
+    assert plain["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/chat/completions", {"min_tokens": 1}, "min_tokens"),
+        ("/v1/chat/completions", {"bad_words": ["a"]}, "bad_words"),
+        ("/v1/chat/completions", {"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ("/tokenize", {}, "model"),
+        ("/detokenize", {"tokens": [1]}, "model"),
+    ],
+)
+def test_what_an_engine_does_not_do_is_refused_by_name(server, path, body, key):
+    plain = {} if path == "/detokenize" else {"messages": [{"role": "user", "content": "a"}]}
+    assert refused(server, path, **plain, **body) == key
+
+
 def test_going_on_with_the_last_message(server):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c"}]
     ask(server, "/v1/chat/completions", messages=turns, continue_final_message=True, add_generation_prompt=False)

@@ -104,5 +104,7 @@ def test_special_tokens_in_a_value_are_text(at: SimpleNamespace) -> None:
 def test_a_value_may_have_the_prompt_begin_a_thought(at: SimpleNamespace) -> None:
     """What is written then is a thought until its mark, which is told apart for this request alone."""
     for deep in (True, False):
-        message = chat(at, **kwargs(deep=deep)).choices[0].message
+        found = chat(at, **kwargs(deep=deep))
+        message = found.choices[0].message
+        assert found.usage.completion_tokens_details.reasoning_tokens == 2 * deep
         assert bool(getattr(message, "reasoning_content", "")) == deep and bool(message.content) != deep

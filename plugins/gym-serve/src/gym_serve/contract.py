@@ -19,6 +19,7 @@ Task = Literal["generate", "score", "embed"]
 ScoreInput = str | tuple[str, str] | Sequence[Mapping[str, Any]]
 """A text, a pair (question and document), or the messages of a conversation."""
 
+Text = str | Sequence[int]  #: to embed; its tokens, where it is a list of numbers
 PLAIN = (bool, int, float, str, type(None))  #: values of template options
 
 
@@ -67,7 +68,7 @@ class Grammar:
 class Sampling:
     """How a reply is drawn. Field names and meanings are those of the OpenAI API and of vLLM."""
 
-    max_tokens: int | None = None  #: None: what the context leaves
+    max_tokens: int | None = None  #: None: what the context leaves; 0 with `echo`: the prompt alone is shown
     temperature: float = 1.0  #: 0 is greedy
     top_p: float = 1.0
     top_k: int = 0  #: 0 is off
@@ -77,6 +78,11 @@ class Sampling:
     seed: int | None = None  #: the same seed and request give the same reply; None draws one
     stop: tuple[str, ...] = ()  #: texts that end the reply and are no part of it
     stop_token_ids: tuple[int, ...] = ()  #: beside those of the model
+    include_stop_str_in_output: bool = False  #: whether what ended the reply is shown, special tokens aside
+    min_tokens: int = 0  #: so many tokens at least, before anything ends the reply but its grammar
+    bad_words: tuple[
+        str, ...
+    ] = ()  #: the token that would complete one of them, as the tokenizer writes it, is not drawn
     logprobs: int | None = None  #: alternatives beside the chosen token; None: no log-probabilities at all
     logit_bias: Mapping[int, float] = field(default_factory=dict)  #: added to the logits of these tokens
     presence_penalty: float = 0.0  #: subtracted from the logits of tokens that the reply has
@@ -94,6 +100,7 @@ class Request:
     tenant: str | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
     prompt: str | None = None  #: text that is continued as it stands, without a template
+    add_special_tokens: bool = True  #: whether the tokens that begin documents stand before `prompt`
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
     tool_choice: str | Mapping[str, Any] | None = None
@@ -134,6 +141,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0  #: of the prompt, whose keys and values were there
+    reasoning_tokens: int = 0  #: of the completion, in thoughts and their marks; fronts count them, and no engine
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,17 @@ class Piece:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     stop: str | None = None  #: the stop string that ended the reply; None where an engine does not say
+    starts: tuple[int, ...] = ()
+    """For each of `tokens`, how many characters of what is shown stand before its first one; a token within a character counts
+    as its beginning. Without them, tokens begin where the piece does."""
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """A prompt as tokens."""
+
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]  #: how the vocabulary writes each of them
 
 
 @dataclass(frozen=True)
@@ -169,8 +188,8 @@ class Engine(Protocol):
     """Answers requests over loaded models.
 
     Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
-    `logit_bias`, `top_k`, `min_p`, `tenants`, `cancel`, `score`, `embed`, `echo`, `prefix_cache`. A front refuses whatever else
-    is asked.
+    `logit_bias`, `bad_words`, `min_tokens`, `include_stop_str_in_output`, `top_k`, `min_p`, `tenants`, `cancel`, `score`,
+    `embed`, `echo`, `tokenize`, `prefix_cache`. A front refuses whatever else is asked.
     """
 
     @property
@@ -203,12 +222,20 @@ class Engine(Protocol):
         """Return the tokens of the prompt. Raises RequestError as `submit` does."""
         ...
 
+    async def tokenize(self, request: Request) -> Tokenized:
+        """Return the prompt as tokens, none for an empty text. Raises RequestError as `submit` does."""
+        raise NotImplementedError
+
+    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+        """Return the text of tokens, special ones included. Raises RequestError for what is no token of the model."""
+        raise NotImplementedError
+
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input by a reward model or a classifier. Raises RequestError where the model is neither."""
         ...
 
     async def embed(
-        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text, cut to so many dimensions. Raises RequestError where the model cannot."""
         ...

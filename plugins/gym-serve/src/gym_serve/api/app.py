@@ -22,6 +22,7 @@ from gym_serve.api import (
     models,
     responses,
     score,
+    tokenization,
 )
 from gym_serve.api.auth import Access, Tokens
 from gym_serve.api.errors import HTTPProblem
@@ -43,6 +44,8 @@ POSTED: Mapping[str, Callable[..., Any]] = {
     "/v1/score": score.score,
     "/v1/score/evaluation": score.score_evaluation,
     "/v1/rerank": score.rerank,
+    "/tokenize": tokenization.tokenize,
+    "/detokenize": tokenization.detokenize,
 }
 LISTS = ("messages", "tools", "input", "documents", "text_1", "text_2", "prompt")  #: fields of bounded length
 
@@ -106,7 +109,7 @@ def _route_class(options: ApiOptions) -> type[APIRoute]:
             found = json_body.parse(await self.body())
             for name in LISTS:
                 value = found.get(name)
-                if isinstance(value, list) and len(value) > options.max_messages:
+                if isinstance(value, list) and len(value) > options.max_messages and not _numbers(value):
                     why = f"{len(value)} items are more than the {options.max_messages} of one request"
                     raise HTTPProblem(413, why, key=name)
             return found
@@ -125,6 +128,11 @@ def _route_class(options: ApiOptions) -> type[APIRoute]:
             return handle
 
     return Route
+
+
+def _numbers(found: list[Any]) -> bool:
+    """Whether a list holds the tokens of one text, which the context bounds."""
+    return all(isinstance(each, int) for each in found)
 
 
 def _is_json(request: Request) -> bool:

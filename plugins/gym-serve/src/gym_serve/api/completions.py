@@ -15,20 +15,18 @@ from gym_serve.api.auth import Access
 from gym_serve.api.chat_completions import StreamOptions, usage_of
 from gym_serve.api.chat_schema import ResponseFormat, StructuredOutputs, grammar_of
 from gym_serve.api.errors import HTTPProblem
-from gym_serve.api.fields import Count, SamplingBody, sampling
-from gym_serve.api.generation import Event, Job, events, replies, total
+from gym_serve.api.fields import SamplingBody, Token, sampling
+from gym_serve.api.generation import Event, Job, Reply, events, replies, total
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
 from gym_serve.contract import Request, TokenLogprob, Usage
-
-Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Completion(SamplingBody):
     """Texts to go on with."""
 
     prompt: str | list[str] | list[Token] | list[list[Token]]
-    max_tokens: Count | None = 16
+    max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = 16
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -61,6 +59,8 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
         service.need("logprobs", "logprobs")
     if body.echo:
         service.need("echo", "echo")
+    elif body.max_tokens == 0:
+        raise HTTPProblem(400, "at least one token must be asked for, or `echo` for the prompt alone", key="max_tokens")
     drawn = replace(
         drawn, logprobs=body.logprobs, grammar=grammar_of(service, body.response_format, body.structured_outputs)
     )
@@ -79,7 +79,7 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
         raise HTTPProblem(400, "says nothing without `stream`", key="stream_options")
     found = await replies(service, job)
     choices = [
-        _choice(index, reply.delta.content, reply.logprobs if body.logprobs is not None else None, reply.finish_reason)
+        _choice(index, reply.delta.content, body.logprobs is not None, reply, reply.finish_reason)
         for index, reply in enumerate(found)
     ]
     return {**head, "choices": choices, "usage": usage_of(_spent([reply.usage for reply in found], count))}
@@ -88,12 +88,10 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
 async def _chunks(service: Service, job: Job, head: dict[str, Any], usage: bool) -> AsyncGenerator[Line, None]:
     further: dict[str, Any] = {"usage": None} if usage else {}
     spent: dict[int, Usage] = {}
-    lengths = dict.fromkeys(range(len(job.requests)), 0)
+    logprobs = job.requests[0].sampling.logprobs is not None
 
     def chunk(event: Event) -> Line:
-        logprobs = event.logprobs if job.requests[0].sampling.logprobs is not None else None
-        choice = _choice(event.index, event.delta.content, logprobs, event.finish_reason, lengths[event.index])
-        lengths[event.index] += sum(len(token.text) for token in event.logprobs)
+        choice = _choice(event.index, event.delta.content, logprobs, event, event.finish_reason)
         return None, {**head, "choices": [choice], **further}
 
     async with aclosing(events(service, job)) as found:
@@ -114,26 +112,21 @@ def _spent(usages: Sequence[Usage], count: int) -> Usage:
         sum(usage.prompt_tokens for usage in each),
         sum(usage.completion_tokens for usage in each),
         sum(usage.cached_tokens for usage in each),
+        sum(usage.reasoning_tokens for usage in each),
     )
 
 
-def _choice(
-    index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None, offset: int = 0
-) -> dict[str, Any]:
-    shown = None if logprobs is None else _logprobs(logprobs, offset)
+def _choice(index: int, text: str, logprobs: bool, found: Event | Reply, reason: str | None) -> dict[str, Any]:
+    shown = _logprobs(found.logprobs, found.starts) if logprobs else None
     return {"index": index, "text": text, "logprobs": shown, "finish_reason": reason}
 
 
-def _logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token.text)
+def _logprobs(tokens: Sequence[TokenLogprob], starts: Sequence[int]) -> dict[str, Any]:
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [None if token.logprob is None else max(token.logprob, -9999.0) for token in tokens],
         "top_logprobs": [_likeliest(token) for token in tokens],
-        "text_offset": offsets,
+        "text_offset": list(starts),
     }
 
 

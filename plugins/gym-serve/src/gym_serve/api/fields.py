@@ -53,6 +53,7 @@ class Ignored(Body):
 
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
+Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class SamplingBody(Ignored):
@@ -66,6 +67,9 @@ class SamplingBody(Ignored):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: str | Annotated[list[str], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    bad_words: Annotated[list[Annotated[str, Field(max_length=1024)]], Field(max_length=256)] | None = None
     n: Count | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -87,6 +91,9 @@ NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "frequency_penalty": ("penalties", (0,)),
     "repetition_penalty": ("penalties", (1,)),
     "logit_bias": ("logit_bias", ({},)),
+    "include_stop_str_in_output": ("include_stop_str_in_output", (False,)),
+    "min_tokens": ("min_tokens", (0,)),
+    "bad_words": ("bad_words", ([],)),
 }
 """What an engine must support for a field, and values of the field that ask for nothing."""
 
@@ -99,6 +106,10 @@ def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field
             service.need(need, name)
     if any(not text or len(text) > 1024 for text in body.stops()):
         raise HTTPProblem(400, "a text that ends a reply has 1 to 1,024 characters", key="stop")
+    if not all(word.strip() for word in body.bad_words or ()):
+        raise HTTPProblem(400, "a word is empty", key="bad_words")
+    if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
+        raise HTTPProblem(400, f"{body.min_tokens} tokens are more than the reply may have", key="min_tokens")
     usual = service.options
     most = usual.max_output_tokens
     if most is not None and max_tokens is not None and max_tokens > most:
@@ -114,6 +125,9 @@ def sampling(service: Service, body: SamplingBody, max_tokens: int | None, field
         seed=body.seed,
         stop=body.stops(),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        min_tokens=body.min_tokens or 0,
+        bad_words=tuple(body.bad_words or ()),
         logit_bias=body.logit_bias or {},
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,

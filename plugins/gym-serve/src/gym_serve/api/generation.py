@@ -39,6 +39,7 @@ class Event:
     index: int
     delta: Delta
     logprobs: tuple[TokenLogprob, ...] = ()
+    starts: tuple[int, ...] = ()  #: of the tokens of `logprobs`: the characters before each
     finish_reason: str | None = None
     usage: Usage | None = None
     stop: str | None = None  #: the text that ended it, where one did
@@ -50,6 +51,7 @@ class Reply:
 
     delta: Delta = field(default_factory=Delta)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     finish_reason: str = "stop"
     usage: Usage = NOTHING
     stop: str | None = None
@@ -104,25 +106,30 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
 
 async def _read(service: Service, job: Job, index: int, request: Request) -> AsyncGenerator[Event, None]:
     """Yield the events of one reply."""
-    parser, called, made = parser_of(job.format, request.tools), False, 0
+    parser, called, shown = parser_of(job.format, request.tools), False, 0
     said: list[str] = []
+    begun: list[int] = []  #: where each token begins
     async with aclosing(service.engine.submit(replace(request, owner=job.asked.owner))) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "cancelled":
                 break
             reason, usage = piece.finish_reason, piece.usage
             delta = parser.feed(piece.text, end=reason is not None)
-            made += len(piece.tokens)
+            starts = piece.starts or (shown,) * len(piece.tokens)
+            begun += starts
+            shown += len(piece.text)
             said += [piece.text] * service.options.log_prompts
             called |= bool(delta.calls)
             if job.single and delta.calls:
                 delta, reason = replace(delta, calls=delta.calls[:1]), "stop"
-                usage = usage or Usage(await service.engine.count(request), made)
+                usage = usage or Usage(await service.engine.count(request), len(begun))
             if usage is not None:
+                usage = replace(usage, reasoning_tokens=sum(map(parser.thought, begun)))
                 service.metrics.spent(usage)
             if delta or piece.logprobs or reason:
                 told = "tool_calls" if reason and called else reason
-                yield Event(index, delta, piece.logprobs, told, usage, piece.stop)
+                scored = starts if piece.logprobs else ()
+                yield Event(index, delta, piece.logprobs, scored, told, usage, piece.stop)
             if reason:
                 if service.options.log_prompts:
                     LOG.info(
@@ -140,6 +147,7 @@ async def replies(service: Service, job: Job) -> list[Reply]:
             reply = found[event.index]
             reply.delta += event.delta
             reply.logprobs += event.logprobs
+            reply.starts += event.starts
             reply.finish_reason = event.finish_reason or reply.finish_reason
             reply.usage = event.usage or reply.usage
             reply.stop = event.stop
@@ -152,4 +160,5 @@ def total(usages: Sequence[Usage]) -> Usage:
         max((usage.prompt_tokens for usage in usages), default=0),
         sum(usage.completion_tokens for usage in usages),
         max((usage.cached_tokens for usage in usages), default=0),
+        sum(usage.reasoning_tokens for usage in usages),
     )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gym_data.chat.chat_rendering import ChatTemplateSpec
 from gym_data.chat.loss_masks import Rendered
 from gym_serve.batching.grammar import Grammars
-from gym_serve.contract import ModelSource, ScoreInput, ServedModel
+from gym_serve.contract import ModelSource, ScoreInput, ServedModel, Text
 from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import Lane
 
@@ -115,7 +115,7 @@ class BatchModel(Protocol):
         """Return how likely each token of a prompt but the first was. Asked where the engine supports `echo`."""
         ...
 
-    def embeddings(self, answering: Any, texts: Sequence[str], dimensions: int | None) -> list[list[float]]:
+    def embeddings(self, answering: Any, texts: Sequence[Text], dimensions: int | None) -> list[list[float]]:
         """Return a vector for each text. Asked where `embed` is among its tasks."""
         ...
 

@@ -13,17 +13,31 @@ from gym_serve.batching import bounds
 from gym_serve.batching.aside import Aside
 from gym_serve.batching.batch_model import Answering, BatchModel
 from gym_serve.batching.grammar import WRITTEN
-from gym_serve.batching.logits_processors import processors
-from gym_serve.batching.prompts import goes_on, prompt_tokens
+from gym_serve.batching.logits_processors import bad_words, processors
+from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
-from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel
+from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel, Text, Tokenized, Usage
 from gym_serve.errors import BadRequest, Full, Gone, Unknown
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
-SUPPORTS = GRAMMARS | {"stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "cancel"}
+SUPPORTS = GRAMMARS | {
+    "stream",
+    "seed",
+    "logprobs",
+    "top_k",
+    "min_p",
+    "tools",
+    "penalties",
+    "logit_bias",
+    "cancel",
+    "bad_words",
+    "min_tokens",
+    "include_stop_str_in_output",
+    "tokenize",
+}
 
 
 class BatchEngine:
@@ -78,6 +92,10 @@ class BatchEngine:
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
         self._loop = asyncio.get_running_loop()
+        if request.echo and request.sampling.max_tokens == 0:
+            for told in await self._aside.run(lambda: self._echoed(request)):
+                yield told
+            return
         if self._prepared >= self._limits.queue + self._limits.max_batch:
             raise Full(f"{self._prepared} requests are being prepared")
         self._prepared += 1
@@ -111,13 +129,34 @@ class BatchEngine:
 
         return await self._aside.run(counted)
 
+    async def tokenize(self, request: Request) -> Tokenized:
+        """Return the prompt as tokens."""
+
+        def tokenized() -> Tokenized:
+            with ExitStack() as stack:
+                words = self._answering(self.model(request.model), request.tenant, stack).tokenizer
+                return tokenized_by(words, request)
+
+        return await self._aside.run(tokenized)
+
+    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+        """Return the text of tokens."""
+
+        def text() -> str:
+            with ExitStack() as stack:
+                answering = self._answering(self.model(model), tenant, stack)
+                bounds.check_tokens(tokens, answering.vocabulary, "tokens")
+                return answering.tokenizer.decode(tokens)
+
+        return await self._aside.run(text)
+
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input."""
         asked = await self._aside.run(lambda: self._asked(model, tenant, "score"))
         return await self._aside.in_parts(inputs, asked.scores)
 
     async def embed(
-        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text."""
         asked = await self._aside.run(lambda: self._asked(model, tenant, "embed"))
@@ -172,35 +211,49 @@ class BatchEngine:
         answering: Answering = model.open(tenant, stack)
         return answering
 
-    def _prepare(self, request: Request) -> tuple[Job, Reply]:
+    def _begin(self, request: Request, stack: ExitStack) -> tuple[BatchModel, Answering, list[int], Reply]:
+        """Return what answers a request, its prompt, and a reply that has told of the prompt what is asked."""
         model, sampling = self._asked(request.model, None, "generate"), request.sampling
         if request.echo and "echo" not in self._supports:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
+        answering = self._answering(model, request.tenant, stack)
+        bounds.check(sampling, self._limits, answering.vocabulary)
+        prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
+        bounds.check_prompt(self._limits, answering.context, len(prompt), request)
+        echo = answering.tokenizer.decode(prompt) if request.echo else ""
+        stops = bounds.ends(sampling, answering.stops)
+        reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())
+        if request.echo and sampling.logprobs is not None:
+            reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
+        return model, answering, prompt, reply
+
+    def _echoed(self, request: Request) -> list[Piece]:
+        """Return the prompt alone."""
         with ExitStack() as stack:
-            answering = self._answering(model, request.tenant, stack)
-            bounds.check(sampling, self._limits, answering.vocabulary)
-            prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
-            stops = bounds.ends(sampling, answering.stops)
+            *_, prompt, reply = self._begin(request, stack)
+            return [*reply.echoed(), Piece(finish_reason="length", usage=Usage(len(prompt), 0))]
+
+    def _prepare(self, request: Request) -> tuple[Job, Reply]:
+        sampling = request.sampling
+        with ExitStack() as stack:
+            model, answering, prompt, reply = self._begin(request, stack)
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
                 tuple(prompt),
                 bounds.limit(self._limits, answering.context, len(prompt), request),
-                stops,
+                bounds.ends(sampling, answering.stops),
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
                 answering.key,
                 None if request.owner is None else (request.model, answering.key, request.owner),
                 alternatives=sampling.logprobs,
             )
-            echo = answering.tokenizer.decode(prompt) if request.echo else ""
-            reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())
-            if request.echo and sampling.logprobs is not None:
-                reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
             if sampling.grammar is not None:
                 reply.mask = answering.grammars.compile(
                     sampling.grammar, self._limits.grammar_bytes, self._limits.grammar_seconds
                 )
-            row.adjust = processors(sampling, row, reply.mask)
+            words = bad_words(sampling.bad_words, answering.tokenizer.encode)
+            row.adjust = processors(sampling, row, reply.mask, words)
             lane = model.lane(answering)
             reply.close = stack.pop_all().close
 

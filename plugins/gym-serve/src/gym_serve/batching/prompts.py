@@ -10,7 +10,8 @@ from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_serve.batching.batch_model import Words
-from gym_serve.contract import PLAIN, Request
+from gym_serve.batching.bounds import check_tokens
+from gym_serve.contract import PLAIN, Request, Tokenized
 from gym_serve.errors import BadRequest
 
 MARK = "gymgoeson"  #: behind an answer that is gone on with, so that it is found in what a template writes
@@ -18,22 +19,35 @@ MARK = "gymgoeson"  #: behind an answer that is gone on with, so that it is foun
 
 def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[int]:
     """Return the tokens of a prompt, at least one. Raises BadRequest where it has none or cannot be laid out."""
+    given, found = _laid_out(request, tokenizer)
+    if not found:
+        raise BadRequest("the prompt has no tokens", key=given)
+    if given == "tokens":
+        check_tokens(found, vocabulary, "prompt")
+    if (last := max(found)) >= vocabulary:  # or the pass of the whole batch would fail
+        raise BadRequest(f"the tokenizer has the token {last}, and the model {vocabulary} tokens", key=given)
+    return found
+
+
+def tokenized_by(tokenizer: Words, request: Request) -> Tokenized:
+    """Return the prompt of a request as tokens. Raises BadRequest where it cannot be laid out."""
+    _, found = _laid_out(request, tokenizer)
+    return Tokenized(tuple(found), tuple(tokenizer.written(token) or "" for token in found))
+
+
+def _laid_out(request: Request, tokenizer: Words) -> tuple[str, list[int]]:
+    """Return which part of a request says the prompt, and its tokens."""
     given = [part for part in ("messages", "prompt", "tokens") if getattr(request, part) is not None]
     if len(given) != 1:
         raise BadRequest("give exactly one of messages, prompt and tokens", key=given[0] if given else "messages")
     if request.tokens is not None:
         found = list(request.tokens)
-        if not all(0 <= token < vocabulary for token in found):
-            raise BadRequest(f"tokens are numbers from 0 to {vocabulary - 1}", key="prompt")
     elif request.prompt is not None:
-        found = [*tokenizer.document_start, *tokenizer.encode(request.prompt)]
+        begins = tokenizer.document_start if request.add_special_tokens else ()
+        found = [*begins, *tokenizer.encode(request.prompt)]
     else:
         found = _chat(request, tokenizer)
-    if not found:
-        raise BadRequest("the prompt has no tokens", key=given[0])
-    if (last := max(found)) >= vocabulary:  # or the pass of the whole batch would fail
-        raise BadRequest(f"the tokenizer has the token {last}, and the model {vocabulary} tokens", key=given[0])
-    return found
+    return given[0], found
 
 
 def goes_on(request: Request) -> bool:

@@ -30,7 +30,8 @@ class Reply:
     ) -> None:
         """Begin; `echo` is shown before anything else, and `before` are the tokens with whose text the reply goes on."""
         self._tokenizer, self._stops, self._echo = tokenizer, stops, echo
-        self._text = TextStream(tokenizer.decode, sampling.stop, before)
+        self._shows_stop, self._begins = sampling.include_stop_str_in_output, len(echo)
+        self._text = TextStream(tokenizer.decode, sampling.stop, before, sampling.min_tokens, self._shows_stop)
         self.mask: Mask | None = None
         self.close: Callable[[], None] = lambda: None  #: called once when it has ended
         self._pieces: list[Piece] = []
@@ -43,20 +44,28 @@ class Reply:
         """Show the prompt, and how likely each of its tokens was but the first, of which nothing is said."""
         first = TokenLogprob(prompt[0], self._tokenizer.decode(prompt[:1]), None, self._bytes(prompt[0]))
         rest = [self._logprob(token, each) for token, each in zip(prompt[1:], scores, strict=True)]
+        echo, self._echo, stream = self._echo, "", TextStream(self._tokenizer.decode)
+        starts = [(stream.length, stream.push(token))[0] for token in prompt]
+        self._pieces.append(Piece(echo, tuple(prompt), (first, *rest), starts=tuple(starts)))
+
+    def echoed(self) -> list[Piece]:
+        """Return what is told of the prompt."""
         echo, self._echo = self._echo, ""
-        self._pieces.append(Piece(echo, tuple(prompt), (first, *rest)))
+        return self._pieces or [Piece(echo)]
 
     def told(self, row: Row) -> bool:
         """Take the newest token of a row; return whether the row goes on."""
         self._row = row
         token = row.completion.tokens[-1]
         logprobs = (self._logprob(token, row.scores[-1]),) if row.alternatives is not None else ()
+        start = (self._begins + self._text.length,)
         if token in self._stops and row.completion.finished:
-            self._pieces.append(Piece("", (token,), logprobs))
+            text = self._text.push(token) if self._shows_stop and not self._special(token) else ""
+            self._pieces.append(Piece(text, (token,), logprobs, starts=start))
             return False
         if self.mask is not None:
             self.mask.accept(token)
-        self._pieces.append(Piece(self._text.push(token), (token,), logprobs))
+        self._pieces.append(Piece(self._text.push(token), (token,), logprobs, starts=start))
         return not self._text.stopped and not (self.mask is not None and self.mask.over)
 
     def ended(self, error: BaseException | None) -> None:
@@ -97,6 +106,7 @@ class Reply:
             found[-1].finish_reason,
             found[-1].usage,
             found[-1].stop,
+            tuple(start for piece in found for start in piece.starts),
         )
 
     def _last(self, row: Row) -> Piece:
@@ -104,6 +114,9 @@ class Reply:
         whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
         reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
         return Piece(text, (), (), reason, Usage(len(row.prompt), len(made.tokens), row.reused), self._text.stop)
+
+    def _special(self, token: int) -> bool:
+        return self._tokenizer.written(token) in self._tokenizer.template_spec.every_special
 
     def _logprob(self, token: int, scores: Scores) -> TokenLogprob:
         top = tuple(Alternative(*self._written(other), logprob, self._bytes(other)) for other, logprob in scores.top)

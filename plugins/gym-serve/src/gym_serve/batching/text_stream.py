@@ -17,14 +17,26 @@ class TextStream:
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), before: Sequence[int] = ()
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str] = (),
+        before: Sequence[int] = (),
+        least: int = 0,
+        shows_stop: bool = False,
     ) -> None:
-        """Begin without tokens; `decode` returns the text of some, and `before` is what the text goes on with."""
+        """Begin without tokens; `decode` returns the text of some, and `before` is what the text goes on with.
+
+        A stop string that is whole within the text of the `least` first tokens does not end it. With `shows_stop` the one that
+        ends it is shown.
+        """
         self._decode = decode
         self._stop = [text for text in stop if text]
         self._tokens = [] if decode(before[-CONTEXT:]).endswith(UNKNOWN) else list(before[-CONTEXT:])
         self._start, self._read = 0, len(self._tokens)  # tokens from `start` on give those from `read` on their context
         self._held = ""  # decoded, and may be the beginning of a stop string
+        self._least, self._shows_stop = least, shows_stop
+        self._free = 0  # characters of those that are held, in which no stop string may end
+        self.length = 0  #: characters that were decoded
         self.stop: str | None = None  #: the stop string that ended it
 
     @property
@@ -35,6 +47,7 @@ class TextStream:
     def push(self, token: int) -> str:
         """Return what can be shown now that a token was added."""
         self._tokens.append(token)
+        self._least -= 1
         return self._show(self._new(whole=False), last=False)
 
     def end(self) -> str:
@@ -67,13 +80,17 @@ class TextStream:
     def _show(self, new: str, last: bool) -> str:
         if self.stopped:
             return ""
+        self.length += len(new)
         text = self._held + new
-        found = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
+        free = len(text) if self._least >= 0 else self._free
+        starts = ((text.find(stop, max(0, free + 1 - len(stop))), stop) for stop in self._stop)
+        found = [(at, stop) for at, stop in starts if at >= 0]
         if found:
             (at, self.stop), self._held = min(found), ""
-            return text[:at]
+            return text[: at + len(self.stop) * self._shows_stop]
         held = 0 if last else max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - held :]
+        self._free = max(0, free + held - len(text))
         return text[: len(text) - held]
 
 

@@ -14,7 +14,7 @@ from gym_core import GymError
 from gym_data.chat.answer_format import answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
 from gym_serve.batching.grammar import Grammars
-from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
+from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel, Text
 from gym_serve.errors import BadRequest, Unknown
 from gym_serve.llama_cpp.config import LlamaCpp
 from gym_serve.llama_cpp.decoding import LlamaDecoding
@@ -121,7 +121,7 @@ class LlamaModel:
         """Raise BadRequest."""
         raise BadRequest("prompts are not echoed by this engine", key="echo")
 
-    def embeddings(self, answering: Answering, texts: Sequence[str], dimensions: int | None) -> list[list[float]]:
+    def embeddings(self, answering: Answering, texts: Sequence[Text], dimensions: int | None) -> list[list[float]]:
         """Raise BadRequest."""
         raise BadRequest(f"`{self.source.name}` is no model that can embed", key="model")
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
 from gym_serve.batching.aside import CrowdedError
-from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel
+from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel, Text
 from gym_serve.local import pooling
 from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, tenants_of
@@ -68,7 +68,7 @@ class LocalModel:
         """Return how likely each token of a prompt but the first was."""
         return pooling.prompt_scores(answering, self._tenants, tokens, count)
 
-    def embeddings(self, answering: Answering, texts: Sequence[str], dimensions: int | None) -> list[list[float]]:
+    def embeddings(self, answering: Answering, texts: Sequence[Text], dimensions: int | None) -> list[list[float]]:
         """Return a vector for each text."""
         return pooling.embeddings(answering, self._tenants, texts, dimensions)
 

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from gym_core import DataError
 from gym_data.tokenizer import Tokenizer
-from gym_serve.contract import ScoreInput
+from gym_serve.batching.bounds import check_tokens
+from gym_serve.contract import ScoreInput, Text
 from gym_serve.errors import BadRequest, TooLong
 from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, Tenants
@@ -37,15 +38,18 @@ def scores(served: Served, inputs: Sequence[ScoreInput]) -> list[float]:
 
 
 def embeddings(
-    answering: Answering, tenants: Tenants, texts: Sequence[str], dimensions: int | None
+    answering: Answering, tenants: Tenants, texts: Sequence[Text], dimensions: int | None
 ) -> list[list[float]]:
     """Return the last state of each text, cut to so many dimensions and brought to length 1. Raises BadRequest, TooLong."""
     width = answering.model.config.get_text_config().hidden_size
     if dimensions is not None and not 0 < dimensions <= width:
         raise BadRequest(f"there are {width} dimensions", key="dimensions")
-    tokens = [[*answering.tokenizer.document_start, *answering.tokenizer.encode(text)] for text in texts]
+    words = answering.tokenizer
+    tokens = [[*words.document_start, *words.encode(text)] if isinstance(text, str) else list(text) for text in texts]
     if not all(tokens):
         raise BadRequest("a text has no tokens", key="input")
+    for row in tokens:
+        check_tokens(row, answering.vocabulary, "input")
     found: list[list[float]] = []
     for row in tokens:  # one at a time, for a pass of a tenant may not be packed
         with tenants.around([answering.key]) if answering.key is not None else nullcontext():

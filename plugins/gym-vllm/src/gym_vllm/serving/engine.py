@@ -18,9 +18,9 @@ from typing import Any
 from gym_core import GymError
 from gym_rewards.http_client import HttpClient, NoReply
 from gym_serve.batching import bounds
-from gym_serve.batching.prompts import goes_on, prompt_tokens
+from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
-from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel
+from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel, Text, Tokenized
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, Unknown
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import Scores
@@ -33,6 +33,7 @@ from gym_vllm.serving.wire import GRAMMARS, body_of, events, why_of
 
 SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
     "stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
+    "min_tokens", "include_stop_str_in_output", "tokenize",
 }  # fmt: skip
 LARGEST = 2**28  #: bytes of a reply
 STEP = 0.02  #: seconds between two looks at replies that end
@@ -120,13 +121,24 @@ class VLLMEngine:
         words = self._model.words[request.tenant]
         return len(await asyncio.to_thread(prompt_tokens, request, words, self._model.vocabulary))
 
+    async def tokenize(self, request: Request) -> Tokenized:
+        """Return the prompt as tokens."""
+        self._known(request.model, request.tenant)
+        return await asyncio.to_thread(tokenized_by, self._model.words[request.tenant], request)
+
+    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+        """Return the text of tokens."""
+        self._known(model, tenant)
+        bounds.check_tokens(tokens, self._model.vocabulary, "tokens")
+        return await asyncio.to_thread(self._model.words[tenant].decode, tokens)
+
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Raise BadRequest."""
         self._known(model, tenant)
         raise BadRequest(f"`{model}` is no model that can score", key="model")
 
     async def embed(
-        self, model: str, texts: Sequence[str], dimensions: int | None = None, tenant: str | None = None
+        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
     ) -> list[list[float]]:
         """Raise BadRequest."""
         self._known(model, tenant)
@@ -168,10 +180,17 @@ class VLLMEngine:
         if request.echo:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
         bounds.check(sampling, self._limits, model.vocabulary)
+        if sampling.bad_words:
+            raise BadRequest("words are not kept out by this engine", key="bad_words")
+        if (
+            sampling.min_tokens and sampling.grammar is not None
+        ):  # a server draws nothing where a grammar has but its end
+            raise BadRequest("this engine has no least number of tokens beside a grammar", key="min_tokens")
         if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
             raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")
         words = model.words[request.tenant]
         prompt = prompt_tokens(request, words, model.vocabulary)
+        bounds.check_prompt(self._limits, model.context, len(prompt), request)
         limit = bounds.limit(self._limits, model.context, len(prompt), request)
         stops = bounds.ends(sampling, model.stops(request.tenant))
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)

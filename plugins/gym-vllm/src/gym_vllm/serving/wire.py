@@ -49,6 +49,7 @@ def body_of(name: str, request: Request, row: Row, seed: int) -> dict[str, Any]:
         "repetition_penalty": sampling.repetition_penalty,
         "stop_token_ids": sorted(row.stop),
         "ignore_eos": sampling.ignore_eos,
+        "min_tokens": min(sampling.min_tokens, row.limit),
         "skip_special_tokens": False,
         "add_special_tokens": False,
         "cache_salt": hashlib.sha256(f"{name} {owner}".encode()).hexdigest(),
