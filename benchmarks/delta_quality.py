@@ -19,7 +19,8 @@ from report import Report, main
 
 from gym_bitdelta.delta import file
 from gym_core import execute, load_recipe
-from gym_manage.recorded import recorded, reopened
+from gym_core.recorded import recorded
+from gym_manage.reopened import reopened
 
 TASKS = {"sources": [{"name": "tiny-tasks", "count": 400}]}
 LEAST = {1: 0.90, 2: 0.98}  #: share of the gain that is to be kept, by bits

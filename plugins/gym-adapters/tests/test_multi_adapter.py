@@ -118,7 +118,7 @@ def test_names_that_are_not_there_are_refused(bench: Bench, folders: dict[str, P
     stack.use()
     with pytest.raises(GymError, match="nothing to save"):
         stack.save(tmp_path / "nothing", "base")
-    with pytest.raises(GymError, match="no adapter of peft here"):
+    with pytest.raises(GymError, match="there is no such folder"):
         MultiAdapter(bench.base(), {"four": tmp_path / "nothing"})
     bench.begun(DoRA(rank=3)).save(tmp_path / "dora", "base")
     with pytest.raises(GymError, match=r"only a plain LoRA.*use_dora"):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_adapters import LoRA
-from gym_core import RecipeError, load_recipe
+from gym_core import GymError, RecipeError, execute, load_recipe
 from gym_manage.explain import explain
 from gym_plan.plan import plan
 from gym_testkit.bench import Bench
@@ -102,3 +102,20 @@ def test_explain_says_how_much_trains(small: Bench, kind: str) -> None:
             "# adapter  rank 8, alpha 16: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj;"
         )
         assert f"; {trained:,} of {whole + trained:,} parameters train" in line
+
+
+def test_a_run_goes_on_with_the_adapter_of_another_and_with_no_other(small: Bench) -> None:
+    adapter = {"name": "lora", "rank": 4}
+    first = small.run(small.recipe("sft", max_steps=1) | {"adapter": adapter}, "first").outcome.output
+    adapter |= {"adapter_name_or_path": str(first)}
+    recipe = small.recipe("sft", max_steps=1, save_every=1) | {"adapter": adapter}
+    second = small.run(recipe, "second").outcome.output
+    told = json.loads((second / "run.json").read_text())["recipe"]["adapter"]
+    assert told["adapter_name_or_path"] == str(first / "model")
+    weights = first / "model" / "adapter_model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(GymError, match=r"the adapter .*first/model was .* and is"):
+        execute(load_recipe(recipe | {"train": recipe["train"] | {"max_steps": 2}, "output": str(second)}))
+    whole = small.run(small.recipe("sft", max_steps=1) | {"adapter": "full"}, "whole").outcome.output
+    with pytest.raises(GymError, match="holds a model, not an adapter"):
+        small.run(recipe | {"adapter": {**adapter, "adapter_name_or_path": str(whole)}}, "third")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gym_core import GymError, PluginError, RecipeError, cache_dir
+from gym_core.record import RunRecord
 from gym_data import location
-from gym_data.location import locate
+from gym_data.location import artifact_at, is_hub_id, lasting, locate, specific
 from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 Install = Callable[[str, Mapping[str, str], Mapping[str, str]], None]
@@ -153,3 +155,45 @@ def test_a_family_that_a_package_would_bring_is_named(install, tmp_path, monkeyp
     assert location.package_of("tiny") == "gym-tiny" and location.package_of("org/model") == ""
     (tmp_path / "tiny").mkdir()
     assert location.package_of("tiny") == ""
+
+
+def run(folder: Path, kind: str, status: str = "finished", **more: object) -> Path:
+    """Write what a run leaves: a model or an adapter in `model/`, and a checkpoint that is the best one."""
+    made = {"kind": kind, "base": "small" if kind == "adapter" else "", "details": {"adapter": "of:this"}}
+    for name in ("model", "checkpoints/step-00000002"):
+        held = model(folder / name, "adapter_config.json" if kind == "adapter" else "config.json", "a.safetensors")
+    (held / "artifact.json").write_text(json.dumps(made | {"path": "."}))
+    made |= {"path": str(folder / "model")}
+    told = {"status": status, "trained": made, "artifact": made, "best_checkpoint": "step-00000002", "recipe": {}}
+    RunRecord(folder / "run.json").update(**told, **more)
+    return folder
+
+
+@pytest.mark.parametrize("named", ["r", "r/model", "r/checkpoints/best", "r/checkpoints/step-00000002"])
+def test_a_run_means_what_it_made_and_is_recorded_as_that(tmp_path, monkeypatch, named, small):
+    monkeypatch.chdir(tmp_path)
+    run(Path("r"), "model")
+    held = Path("r/checkpoints/step-00000002" if "checkpoints" in named else "r/model")
+    assert locate(named) == held and specific(named) == str(held)
+    assert not is_hub_id(named) and lasting(named) == str(tmp_path / held)
+    run(Path("r2"), "adapter")
+    other = artifact_at(f"r2{named[1:]}")
+    assert (other.kind, other.base, other.details) == ("adapter", "small", {"adapter": "of:this"})
+    said = refuse(f"r2{named[1:]}", key="model.path")
+    assert "holds an adapter of small" in said and "gym export r2" in said and "adapter_name_or_path: r2" in said
+
+
+def test_a_folder_of_peft_is_no_whole_model(tmp_path):
+    folder = model(tmp_path / "peft", "adapter_config.json", "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    assert artifact_at(str(folder)).base == "org/base"
+    assert "of org/base" in refuse(str(folder))
+    (folder / "adapter_config.json").write_text("[]")
+    assert "no configuration of an adapter" in refuse(str(folder))
+
+
+def test_an_unfinished_run_is_named(tmp_path):
+    folder = run(tmp_path / "r", "model", "interrupted")
+    RunRecord(folder / "run.json").update(trained=None)
+    assert specific(str(folder)) == str(folder)
+    assert "no finished run" in refuse(str(folder))

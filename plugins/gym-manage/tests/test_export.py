@@ -50,3 +50,19 @@ def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(finished
 def test_code_that_leaves_does_not_pass_for_an_export(finished, capsys):
     assert run(["export", str(finished), "--to", "toy-shout", "mark=exit"]) == FAILED
     assert "sys.exit(0)" in capsys.readouterr().err
+
+
+def test_a_folder_that_no_run_made_is_exported_where_it_is_said(add, tmp_path, capsys):
+    add("gym-toy")
+    folder = tmp_path / "from-elsewhere"
+    folder.mkdir()
+    assert run(["export", str(folder), "--to", "toy-shout", "--into", str(tmp_path / "out/it")]) == USAGE
+    assert "holds no model" in capsys.readouterr().err
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "w"}')
+    assert run(["export", str(folder), "--to", "toy-shout"]) == FAILED
+    assert "--into" in capsys.readouterr().err
+    (folder / "adapter_config.json").rename(folder / "config.json")
+    assert run(["export", str(folder), "--to", "toy-shout", "--into", str(tmp_path / "out/it"), "mark=?"]) == OK
+    assert (tmp_path / "out/it").read_text() == "from-elsewhere?"
+    assert run(["export", str(folder), "--to", "toy-shout", "--into", str(tmp_path / "out/it"), "mrak=?"]) == USAGE
+    assert "did you mean `mark`" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gym_core import Artifact, GymError
 from gym_core.files import by_umask
+from gym_core.recorded import artifact_in
 from gym_torch.kinds import Adapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -56,6 +57,16 @@ class LoraFile:
     beside: dict[str, Tensor] = field(default_factory=dict)
     """What the file holds of the model itself, by its names there: biases that trained, and the copies of embeddings and head
     that peft writes where one of them is adapted."""
+
+
+def adapter_at(name: str | Path) -> Path:
+    """Return the folder of an adapter: of what a run made, or one that is named. Raises GymError for a whole model."""
+    key = "adapter.adapter_name_or_path"
+    found = artifact_in(Path(name).expanduser(), key, "name the output of a run that made an adapter, or its folder")
+    if found.kind != "adapter":
+        why = f"holds a {found.kind}, not an adapter"
+        raise GymError(why, where=str(found.path), key=key, fix=f"begin with it: `model: {name}`, without this key")
+    return found.path
 
 
 def read_lora(path: Path) -> LoraFile:

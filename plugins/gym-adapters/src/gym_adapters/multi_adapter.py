@@ -1,6 +1,6 @@
 """Several trained LoRA adapters beside one model: each with a weight, switched at any time, merged and taken out again.
 
-stack = MultiAdapter(model, {"law": "runs/law/model", "code": "runs/code/model"})
+stack = MultiAdapter(model, {"law": "runs/law", "code": "runs/code"})
 stack.use(law=0.7, code=0.3)
 stack.merge()
 """
@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gym_adapters.lora_base import lora_layers
-from gym_adapters.lora_checkpoint import check_beside, concatenated, read_lora, write_lora
+from gym_adapters.lora_checkpoint import adapter_at, check_beside, concatenated, read_lora, write_lora
 from gym_adapters.peft_base import check_floating, quiet, targets_of
 from gym_core import GymError
 from gym_torch.console import say
@@ -30,13 +30,13 @@ class MultiAdapter:
     """A model with adapters that all were trained on it. What it computes is `W + sum of weight * scaling B A`."""
 
     def __init__(self, model: PreTrainedModel, adapters: Mapping[str, str | Path]) -> None:
-        """Load adapters from folders into `model`, in place, by names of your own; at first all work, with weight 1.
+        """Load adapters, of runs or from folders, into `model`, in place, by names of your own; at first all work, with weight 1.
 
         Raises GymError where one is no plain LoRA, or holds other weights of the model than this one has.
         """
-        self.saved = {name: read_lora(Path(folder)) for name, folder in adapters.items()}
+        self.saved = {name: read_lora(adapter_at(folder)) for name, folder in adapters.items()}
         if not self.saved:
-            raise GymError("a stack needs an adapter", fix='name one: MultiAdapter(model, {"law": "runs/law/model"})')
+            raise GymError("a stack needs an adapter", fix='name one: MultiAdapter(model, {"law": "runs/law"})')
         for each in self.saved.values():
             check_beside(each.beside, model, each.path)
         (first, *further), paths = self.saved, {name: str(each.path) for name, each in self.saved.items()}

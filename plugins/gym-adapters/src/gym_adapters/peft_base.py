@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.config.base import PeftOptions
+from gym_adapters.config.base import PeftOptions, split
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact, check_beside
-from gym_adapters.target_modules import ends, require, split
+from gym_adapters.target_modules import ends, require
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints.peft_folder import TWICE
 from gym_torch.console import warn

@@ -9,12 +9,6 @@ from torch import nn
 from gym_core import GymError
 
 
-def split(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a list, or of a string with commas between."""
-    parts = names.split(",") if isinstance(names, str) else names
-    return tuple(part.strip() for part in parts if part.strip())
-
-
 def within(path: str, name: str) -> bool:
     """Whether `name` (`mlp`, or more of the path: `mlp.up_proj`) is the module at `path` or one around it."""
     return f".{name}." in f".{path}."

@@ -1,13 +1,19 @@
-"""Where a model lies on this machine: a family that a package brings, a folder, or a Hub repository."""
+"""What a name of a model means on this machine: a family that a package brings, a folder, or a Hub repository."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator
+
+from gym_core.artifact import Artifact
 from gym_core.discovery import catalogue, entries, nearest
 from gym_core.errors import GymError, RecipeError
 from gym_core.loading import find, load
+from gym_core.recorded import artifact_in, is_run, recorded
 
 #: Pickles are never fetched; a model's own code is, and runs only where a recipe sets `trust_remote_code`.
 _FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
@@ -16,11 +22,11 @@ _NOT_MODEL = ["*/*.safetensors", "consolidated*.safetensors"]  # the same weight
 _HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 
 
-def locate(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Path:
-    """Return the local directory of a model: a family, a folder, or a Hub id, which is fetched on first use.
+def artifact_at(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Artifact:
+    """Return what a name means: a family, what lies in a folder (`gym_core.recorded.artifact_in`), or a model on the Hub.
 
-    `weights=False` asks for configuration and tokenizer alone; `key` is what errors call the name. Raises RecipeError when
-    there is no such model, GymError when the Hub cannot be reached.
+    A model on the Hub is fetched on first use; `weights=False` asks for its configuration and tokenizer alone. `key` is what
+    errors call the name. Raises RecipeError when there is no such model, GymError when the Hub cannot be reached.
     """
     folder = Path(name).expanduser()
     is_path = name.startswith((".", "~")) or folder.is_absolute()
@@ -28,12 +34,54 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
         if (folder / "config.json").is_file():
             raise RecipeError(f"`{name}` is a family and a folder here", key=key, fix=f"write `./{name}`")
         family: Path = load(find("families", name))().build()
-        return family
-    if is_path or folder.is_dir():
-        return _checked(folder, weights, key)
+        return Artifact(family)
+    if is_path or folder.is_dir() or is_run(folder):
+        return artifact_in(folder, key, _advice(folder.name))
     if not _HUB_ID.fullmatch(name):
         raise RecipeError(f"there is no folder `{name}`, and it cannot be a Hub id", key=key, fix=_advice(name))
-    return _checked(_fetch(name, revision, weights, key), weights, key)
+    return artifact_in(_fetch(name, revision, weights, key), key, _advice(name))
+
+
+def locate(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Path:
+    """Return the local directory of a whole model, by a name that `artifact_at` knows.
+
+    Raises what that raises, and RecipeError for an adapter, a delta, and what has no weights in safetensors.
+    """
+    found = artifact_at(name, revision, weights, key)
+    if found.kind != "model":
+        raise _no_model(found, name, key)
+    if weights and not _is_family(name):
+        _check_weights(found.path, key)
+    return found.path
+
+
+def _no_model(found: Artifact, name: str, key: str) -> RecipeError:
+    of = f" of {found.base}" if found.base else ""
+    why = f"holds {'a' if found.kind == 'delta' else 'an'} {found.kind}{of}, not a whole model"
+    export = f"`gym export {name}` writes a whole model, to name here"
+    going_on = f"; to go on with it: `model: {found.base}`, `adapter: {{name: lora, adapter_name_or_path: {name}}}`"
+    trains = found.base and key == "model.path"
+    known = {"adapter": export + going_on if trains else export, "delta": export}
+    return RecipeError(why, where=str(found.path), key=key, fix=known.get(found.kind, "name a model"))
+
+
+def specific(name: str) -> str:
+    """Return the name of what a run made, or of the checkpoint, where one of a run or of its best checkpoint is given.
+
+    All else, and a run that is not trained to its end, is left as it is.
+    """
+    folder = Path(name).expanduser()
+    if not _is_family(name) and is_run(folder):
+        with suppress(GymError):
+            made, outer = recorded(folder), Path(name)
+            outer = outer if made.output == folder else outer.parent.parent
+            return str(outer / made.artifact.path.relative_to(made.output))
+    return name
+
+
+ModelName = Annotated[
+    str, AfterValidator(specific)
+]  #: an option that names a model: recorded as what a run made, not as the run
 
 
 def _is_family(name: str) -> bool:
@@ -42,13 +90,14 @@ def _is_family(name: str) -> bool:
 
 def is_hub_id(name: str) -> bool:
     """Return whether a name that `locate` knows is that of a repository on the Hub, and no family or folder."""
-    here = name.startswith((".", "~", "/")) or Path(name).expanduser().is_dir()
+    folder = Path(name).expanduser()
+    here = name.startswith((".", "~", "/")) or folder.is_dir() or is_run(folder)
     return not _is_family(name) and not here and bool(_HUB_ID.fullmatch(name))
 
 
 def lasting(name: str) -> str:
-    """Return what names the same model wherever a command is run: a folder by its absolute path, all else as it is."""
-    return name if _is_family(name) or is_hub_id(name) else str(Path(name).expanduser().resolve())
+    """Return what names the same model wherever a command is run: a folder by its absolute path, a run by what it made."""
+    return name if _is_family(name) or is_hub_id(name) else str(Path(specific(name)).expanduser().resolve())
 
 
 def package_of(name: str) -> str:
@@ -56,17 +105,11 @@ def package_of(name: str) -> str:
     return "" if _is_family(name) or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")
 
 
-def _checked(folder: Path, weights: bool, key: str) -> Path:
-    if not (folder / "config.json").is_file():
-        inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)
-        fix = f"did you mean `{inner}`?" if inner else _advice(folder.name)
-        why = "has no config.json, so it holds no model" if folder.is_dir() else "there is no such folder"
-        raise RecipeError(why, where=str(folder), key=key, fix=fix)
-    if weights and not any(folder.glob("*.safetensors")):
+def _check_weights(folder: Path, key: str) -> None:
+    if not any(folder.glob("*.safetensors")):
         pickle = next((path.name for end in ("bin", "pt", "pth") for path in sorted(folder.glob(f"*.{end}"))), "")
         why = f"{pickle} is a pickle, which can run code when it is read" if pickle else "there are no weights here"
         raise RecipeError(why, where=str(folder), key=key, fix="save the weights as safetensors")
-    return folder
 
 
 def _fetch(name: str, revision: str | None, weights: bool, key: str) -> Path:

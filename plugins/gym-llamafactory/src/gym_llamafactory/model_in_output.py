@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 from gym_core import Artifact, Callback, Run
 
-MARKS = ("adapter_config.json", "config.json")  #: what marks a folder of either
-
 
 class ModelInOutput(Callback):
     """Lays the files of `model/` into the output directory as well, where LLaMA-Factory and peft look for them.
@@ -44,12 +42,3 @@ def link(file: Path, to: Path) -> None:
         os.link(file, to)
     except OSError:
         shutil.copyfile(file, to)
-
-
-def found(named: str) -> str:
-    """Return the folder of a model or an adapter: the one that is named, or `model/` in it where it is an output directory."""
-    folder = Path(named).expanduser()
-    inside = folder / "model"
-    if any((inside / mark).is_file() and not (folder / mark).is_file() for mark in MARKS):
-        return str(Path(named) / "model")
-    return named

@@ -1,21 +1,23 @@
-"""`gym export`: what a run or one of its checkpoints holds, for another runtime, and whether an export still agrees with it."""
+"""`gym export`: what a run or another folder holds, for another runtime, and whether an export still agrees with it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gym_core import Artifact, Component, GymError, RecipeError, sections
+from gym_core import Artifact, Component, Exporter, GymError, RecipeError, sections
 from gym_core.component import Slot
 from gym_core.discovery import entries
 from gym_core.loading import load, load_component
+from gym_core.recorded import Recorded, artifact_in, is_run, recorded
 from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
-from gym_manage.recorded import Recorded, options, recorded, reopened
+from gym_manage.reopened import options, reopened
 
 CERTIFICATE = (
     "certificate.json"  #: lies beside what an exporter wrote: by which, with which options, and how well it agreed
@@ -34,9 +36,11 @@ def export(
 ) -> None:
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
 
+    RUN may also be the folder of an artifact, of an adapter as peft writes it, or of a model of transformers, with --into.
+
     `gym plugins list --kind exporters` names them, and `gym plugins show gguf` lists the options of one.
     RUN/model is what was trained, an adapter as peft loads it; `safetensors` adds an adapter to its base.
-    RUN may be a file of another dialect that says what to export, such as one of LLaMA-Factory.
+    A file of another dialect may stand for it that says what to export, such as one of LLaMA-Factory.
 
     Example: `gym export runs/first --to gguf type=q8_0`
     """
@@ -48,7 +52,7 @@ def export(
         path = _of_file(run, into)
         click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
         return
-    found = recorded(run)
+    found = _found(run)
     if verify:
         if overrides:
             raise GymError("options are those of the certificate", key=overrides[0], fix="leave them out with --verify")
@@ -63,6 +67,8 @@ def export(
         for place, figures in {} if as_json else checked.items():
             click.echo(f"{place}: {_said(figures)}")
         return
+    if into is None and not found.recipe:
+        raise GymError("no run made it, so it is not known where to write", where=str(run), fix="say it: --into FOLDER")
     name = name or "safetensors"
     target = name.rpartition("/")[2] + found.label
     path = _exported(found, options(name, overrides), into or found.output / "export" / target)
@@ -77,32 +83,53 @@ def _of_file(file: Path, into: Path | None) -> Path:
         raise GymError("it does not say what to export", where=str(file), fix="name the output directory of a run")
     findings = Findings(dict(document.marks), folder=file.parent)
     told = load(readers[0])(document.data, findings)
-    exporter = sections.component(Slot("exporters"), told["exporter"], ("export",), findings)
-    if findings.problems:
-        raise RecipeError(list(dict.fromkeys(findings.problems)))
-    assert exporter is not None
+    exporter = _exporter(told["exporter"], findings)
     model = told["model"] if told["adapter"] else str(told["located"](told["model"]))
     artifact, target = _artifact(model, told["adapter"]), into or Path(told["into"])
     if told.get("recipe"):
         run, hook = reopened(told["recipe"], target)
         quantized: Path = hook.quantize(run=run, artifact=artifact, into=target).path
         return quantized
+    exporter.carries(artifact)
     path: Path = exporter.build().export(artifact, target)
     return path
+
+
+def _exporter(options: Mapping[str, Any], findings: Findings) -> Exporter:
+    """Return an exporter with its options. Raises RecipeError with all that is wrong."""
+    exporter = sections.component(Slot("exporters"), options, ("export",), findings)
+    if findings.problems:
+        raise RecipeError(list(dict.fromkeys(findings.problems)))
+    assert isinstance(exporter, Exporter)
+    return exporter
+
+
+def _found(path: Path) -> Recorded:
+    """Return what lies in a folder; where no run made it, there is no recipe of it."""
+    if is_run(path) or not path.is_dir():
+        return recorded(path)
+    artifact = artifact_in(path)
+    return Recorded(path, artifact, artifact, {}, "")
 
 
 def _artifact(model: str, adapter: str | None) -> Artifact:
     """Return the artifact in a folder; an adapter that does not say more belongs to the model that is named beside it."""
     path = Path(adapter or model).expanduser()
-    if (path / "run.json").is_file() or path.parent.name == "checkpoints":
-        return recorded(path).artifact
-    if (path / "artifact.json").is_file():
-        return Artifact.read(path)
-    return Artifact(path, "adapter", base=model) if adapter else Artifact(path)
+    found = artifact_in(path)
+    if adapter and found.kind == "model":
+        raise GymError(
+            "holds a whole model, not an adapter", where=str(path), fix="name it as the model, without an adapter"
+        )
+    return replace(found, base=model) if adapter and not found.details else found
 
 
 def _exported(found: Recorded, exporter: Mapping[str, Any], into: Path) -> Path:
     try:
+        if not found.recipe:
+            alone = _exporter(exporter, Findings({}))
+            alone.carries(found.artifact)
+            written: Path = alone.build().export(found.artifact, into)
+            return written
         again, hook = reopened({**found.recipe, "export": [exporter]}, found.output)
         path: Path = hook.export(run=again, artifact=found.artifact, exporter=again.recipe.export[0], into=into)
     except SystemExit as error:  # nobody may pass for success
@@ -137,8 +164,8 @@ def _verified(found: Recorded, place: Path) -> Mapping[str, Any]:
     names = [name for name in names if _written(load_component("exporters", name)[1]) == value]
     if not names:
         raise GymError(f"it was written by {value}, which is not installed", where=str(place))
-    again, _ = reopened({**found.recipe, "export": [{"name": names[0], **settings}]}, found.output)
-    checked: Mapping[str, Any] = again.recipe.export[0].build().verify(found.artifact, place)
+    exporter = _exporter({"name": names[0], **settings}, Findings({}))
+    checked: Mapping[str, Any] = exporter.build().verify(found.artifact, place)
     return checked
 
 

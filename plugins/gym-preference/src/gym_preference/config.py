@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gym_core import Recipe, RecipeError
 from gym_data.kinds import Data
+from gym_data.location import ModelName
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 from gym_torch.kinds import part
@@ -44,7 +45,7 @@ class WithReference(PreferenceAlgorithm):
 
     referenced: ClassVar[bool] = True
 
-    ref_model: str | None = None
+    ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     precompute_ref_log_probs: bool | Literal["auto"] = "auto"
     """Precompute reference log-probabilities: score all samples once before training and free the reference, rather than score

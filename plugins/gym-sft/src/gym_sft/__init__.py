@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from gym_data.location import ModelName
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
@@ -83,7 +84,7 @@ class ASFT(SFT):
 
     alpha: Annotated[float, Field(ge=0)] = 0.1
     """Coefficient of the KL divergence (alpha): 0 makes it DFT."""
-    ref_model: str | None = None
+    ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
 
     def further(self) -> Sequence[Further]:
@@ -106,7 +107,7 @@ class GKD(SFT):
     objective: ClassVar[str] = "gym_sft.distillation:Distillation"
     oracle: ClassVar[str] = "gym_sft.naive_losses:distilled"
 
-    teacher_model: str | None = None
+    teacher_model: ModelName | None = None
     """Teacher: a family, a folder or a Hub id, with the tokenizer of the model; by default the model as it was before training,
     from which `ftx` then leads away."""
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
-from gym_data.location import is_hub_id, package_of
+from gym_data.location import ModelName, is_hub_id, package_of
 from gym_torch.kernels.openmp import wait_passively
 from gym_torch.kinds import (
     Adapter,
@@ -45,8 +45,8 @@ class Transformers(TorchBackend):
     further: ClassVar[str] = "gym_torch.model.loading:load_frozen"
     empty: ClassVar[str] = "gym_torch.model.empty_model:empty"
 
-    path: Annotated[str, Field(examples=["tiny"])]
-    """A family that a package brings, a local directory, or an id on the Hugging Face Hub."""
+    path: Annotated[ModelName, Field(examples=["tiny"])]
+    """A family that a package brings, the output of a run, a local directory, or an id on the Hugging Face Hub."""
     revision: str | None = None
     """Branch, tag or commit on the Hub; a folder has none."""
     init: Literal["pretrained", "random"] = "pretrained"

@@ -48,6 +48,10 @@ class Adapter(Held):
         """
         return self
 
+    def begins_with(self) -> Sequence[str]:
+        """Return the folders of adapters that are there before training, which a run goes on with. Default: none."""
+        return ()
+
 
 class DeltaQuantizer(Held, Quantizer):
     """Codes what a fine-tune changed, not its weights: makes an artifact of kind `delta` beside a base that stays.

@@ -11,8 +11,14 @@ from gym_torch.kinds import Adapter
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
 
 
+def split(names: Names) -> tuple[str, ...]:
+    """Return the names of a list, or of a string with commas between."""
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(part.strip() for part in parts if part.strip())
+
+
 def _some(names: Names) -> Names:
-    if not any(name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
+    if not split(names):
         raise ValueError("no module is named: name some, such as q_proj, or all")
     return names
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
-from gym_adapters.config.base import LowRankOptions, Names
+from pydantic import AfterValidator
+
+from gym_adapters.config.base import LowRankOptions, Names, split
+from gym_data.location import specific
+
+
+def _specific(names: Names) -> Names:
+    found = tuple(map(specific, split(names)))
+    return ",".join(found) if isinstance(names, str) else found
+
+
+Folders = Annotated[Names, AfterValidator(_specific)]  #: recorded as what a run made, where one is named
 
 
 class LoRA(LowRankOptions):
@@ -33,11 +45,16 @@ class LoRA(LowRankOptions):
 
     target: ClassVar[str] = "gym_adapters.tuners.lora:LoraAdapter"
 
-    adapter_name_or_path: Names = ()
-    """Folders with plain LoRA adapters of the model: the last goes on training, those before it work and stay as they are."""
+    adapter_name_or_path: Folders = ()
+    """Plain LoRA adapters of the model, each by the output of a run that made it, or by its folder: the last goes on training,
+    those before it work and stay as they are."""
     create_new_adapter: bool = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number, and no file holds all of them."""
         return super().uniform_layers() and not self.adapter_name_or_path
+
+    def begins_with(self) -> Sequence[str]:
+        """Return the adapters that are named."""
+        return split(self.adapter_name_or_path)

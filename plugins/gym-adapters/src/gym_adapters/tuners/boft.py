@@ -11,10 +11,11 @@ import torch
 from peft import BOFTConfig, PeftConfig
 from torch import Tensor, nn
 
+from gym_adapters.config.base import split
 from gym_adapters.config.boft import BOFT
 from gym_adapters.forward_hook_base import Handle, HookAdapter
 from gym_adapters.peft_base import check_floating
-from gym_adapters.target_modules import require, split, within
+from gym_adapters.target_modules import require, within
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
 

@@ -8,10 +8,11 @@ from peft.tuners.lora.layer import ParamWrapper
 from torch import nn
 from transformers import PreTrainedModel
 
+from gym_adapters.config.base import split
 from gym_adapters.config.expert_lora import ExpertLoRA
 from gym_adapters.expert_lora_layer import LowRankExperts
 from gym_adapters.peft_base import PeftAdapter
-from gym_adapters.target_modules import split, within
+from gym_adapters.target_modules import within
 from gym_core import GymError
 from gym_torch.quantization.expert_layer import runs_beside
 from gym_torch.quantization.experts import seen_as_parameters

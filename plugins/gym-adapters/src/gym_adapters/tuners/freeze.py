@@ -5,8 +5,9 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 import gym_torch.model.adapted
+from gym_adapters.config.base import split
 from gym_adapters.config.freeze import Freeze as Options
-from gym_adapters.target_modules import require, split, within
+from gym_adapters.target_modules import require, within
 from gym_core import GymError
 from gym_torch.model.decoder_layers import layers_of
 

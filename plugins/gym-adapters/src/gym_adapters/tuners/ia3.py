@@ -6,9 +6,10 @@ from peft import IA3Config, PeftConfig
 from torch import nn
 from transformers import PreTrainedModel
 
+from gym_adapters.config.base import split
 from gym_adapters.config.ia3 import IA3
 from gym_adapters.peft_base import PeftAdapter
-from gym_adapters.target_modules import split, within
+from gym_adapters.target_modules import within
 from gym_core import GymError
 
 #: what model families call the projections to keys and values, and those out of the feed-forward layers

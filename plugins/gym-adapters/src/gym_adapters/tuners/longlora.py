@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
+from gym_adapters.config.base import split
 from gym_adapters.config.longlora import LongLoRA
 from gym_adapters.switch_attention import attend_by, shape_of
-from gym_adapters.target_modules import norm_names, split
+from gym_adapters.target_modules import norm_names
 from gym_adapters.tuners.lora import LoraAdapter
 from gym_core import GymError
 from gym_torch.attention.segment_attention import segment_attention

@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gym_adapters.config.base import split
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
-from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, check_beside, read_lora
+from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, adapter_at, check_beside, read_lora
 from gym_adapters.peft_base import quiet
-from gym_adapters.target_modules import split
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import LowRank, check_state
 
@@ -59,7 +59,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
         """The adapters beside the one that trains, by peft's name, and their ranks."""
         self._stay: list[str] = []
         """Those that still work when training is left out."""
-        folders = [Path(name).expanduser() for name in split(config.adapter_name_or_path)]
+        folders = [adapter_at(name) for name in config.begins_with()]
         kept = folders if config.create_new_adapter else folders[:-1]
         for number, folder in enumerate(kept):
             name, given = f"{BEFORE}{number}", read_lora(folder)

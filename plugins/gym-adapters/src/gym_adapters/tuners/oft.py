@@ -17,9 +17,10 @@ from peft.tuners.oft.layer import OFTRotationModule
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from gym_adapters.config.base import split
 from gym_adapters.config.oft import OFT
 from gym_adapters.peft_base import PeftAdapter
-from gym_adapters.target_modules import split, within
+from gym_adapters.target_modules import within
 from gym_core import Artifact, GymError
 from gym_torch.console import warn
 from gym_torch.patched_forward import surround

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gym_adapters.lora_checkpoint import read_lora
 from gym_core import Artifact, GymError
+from gym_core.recorded import artifact_in
 from gym_deltasoup.rounds.contribution_store import FILES, Details
-from gym_deltasoup.sources.inputs import artifact_in
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.weight_shards import lay_out, pieces
 
@@ -56,11 +56,11 @@ def taken(model: Model, folder: Path) -> Taken:
     if isinstance(model, Saves):
         place = folder / "saved"
         model.save_pretrained(str(place))
-        found = _of(artifact_in(place), folder)
+        found = _of(artifact_in(place, "model"), folder)
         loaded = model.name_or_path if isinstance(model, Named) else ""
         return found if found.base else replace(found, base=loaded)
     if isinstance(model, str | Path):
-        return _of(artifact_in(Path(model)), folder)
+        return _of(artifact_in(Path(model).expanduser(), "model"), folder)
     if isinstance(model, Artifact):
         return _of(model, folder)
     why = f"a {type(model).__name__} is no model"

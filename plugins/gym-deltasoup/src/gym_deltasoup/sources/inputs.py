@@ -12,8 +12,8 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 from gym_core import Artifact, GymError
+from gym_core.recorded import artifact_in
 from gym_data.location import lasting, locate
-from gym_manage.recorded import recorded
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
 from gym_torch.model_files import HEAD, weight_files
@@ -60,7 +60,7 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
     found: list[Opened] = []
     for each in inputs:
         name = each.name or str(each.path)
-        artifact = artifact_in(each.path)
+        artifact = artifact_in(each.path.expanduser(), "inputs")
         if twice := next((one.name for one in found if one.artifact.path.resolve() == artifact.path.resolve()), ""):
             why = f"{twice} and {name} are one folder, which would count twice"
             raise GymError(
@@ -87,22 +87,6 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
         _one_base([each for each in found if each.artifact.kind == "adapter" and each.artifact.base])
     _same_models(found)
     return found
-
-
-def artifact_in(path: Path) -> Artifact:
-    """Return what lies in a directory. Raises GymError where nothing does that can be merged."""
-    path = path.expanduser()
-    if (path / "run.json").is_file() or path.parent.name == "checkpoints":
-        return recorded(path).artifact
-    if (path / "artifact.json").is_file():
-        return Artifact.read(path)
-    if (path / "adapter_config.json").is_file():
-        told = _json(path / "adapter_config.json")
-        return Artifact(path, "adapter", base=str(told.get("base_model_name_or_path") or ""))
-    if (path / "config.json").is_file():
-        return Artifact(path)
-    why = "there is no model, adapter or delta here" if path.is_dir() else "there is no such folder"
-    raise GymError(why, where=str(path), key="inputs", fix="name the output directory of a run, or of a model")
 
 
 def _checked_base(name: str, artifact: Artifact, base: str, print_of: str) -> str:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gym_llamafactory.keys.convert import names, or_unset, unread
-from gym_llamafactory.model_in_output import found
+from gym_llamafactory.keys.convert import or_unset, unread
 from gym_llamafactory.table import Choice, Key, Keys
 
 _SAVING = "lora dora rslora pissa olora lora_ga eva loftq adalora"
 _LORA = f"{_SAVING} longlora"
 _STACKED = "lora rslora pissa olora lora_ga eva longlora"  # what goes on from adapters that are there
-
-
-def _folders(value: Any) -> str:
-    """Return the folders of adapters; the output directory of a run stands for what it made."""
-    return ",".join(found(name) for name in names(value))
 
 
 class AdapterKeys(Keys):
@@ -41,7 +33,7 @@ class AdapterKeys(Keys):
         Key("lora_target", "adapter.target_modules", f"{_LORA} oft"),
         Key("additional_target", "adapter.modules_to_save", f"{_SAVING} expert_lora oft ia3 ln_tuning loha lokr vera"),
         Key("additional_target", "adapter.modules_to_save", "longlora", default=()),
-        Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED, _folders),
+        Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED),
         Key("create_new_adapter", "adapter.create_new_adapter", _STACKED),
         Key("pissa_iter", "adapter.iterations", "pissa"),
         Key("pissa_convert", "adapter.iterations", "pissa", unread),

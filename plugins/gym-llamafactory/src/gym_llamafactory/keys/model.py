@@ -8,7 +8,6 @@ from typing import Any
 
 from gym_core.discovery import catalogue, installed
 from gym_llamafactory.keys.convert import note
-from gym_llamafactory.model_in_output import found
 from gym_llamafactory.table import Key, Keys
 
 _OF = "transformers"
@@ -61,7 +60,7 @@ class ModelKeys(Keys):
     """Keys of the model."""
 
     keys = (
-        Key("model_name_or_path", "model.path", _OF, found),
+        Key("model_name_or_path", "model.path", _OF),
         Key("model_revision", "model.revision", _OF),
         Key("train_from_scratch", "model.init", _OF, {True: "random", False: "pretrained"}),
         Key("flash_attn", "model.attention", _OF, attention),

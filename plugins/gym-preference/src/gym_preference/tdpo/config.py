@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from gym_data.location import ModelName
 from gym_preference.config import PairwisePreference
 from gym_torch.config import Further
 
@@ -27,7 +28,7 @@ class TDPO1(PairwisePreference):
     loss: ClassVar[str] = "gym_preference.tdpo.losses:tdpo1"
     oracle: ClassVar[str] = "gym_preference.tdpo.naive_losses:tdpo1"
 
-    ref_model: str | None = None
+    ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training. Its whole distribution of
     each token is compared, so its log-probabilities cannot be precomputed."""
 

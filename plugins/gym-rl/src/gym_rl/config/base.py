@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Slot
+from gym_data.location import ModelName
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
 from gym_rl.config.local_engine import LocalEngineConfig
@@ -91,7 +92,7 @@ class PolicyGradient(TorchAlgorithm):
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
     (`entropy_coeff` in verl); 0 is off."""
-    ref_model: str | None = None
+    ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     importance_sampling_correction: Literal["none", "tis", "sequence_tis", "icepop", "mis", "geo"] = "tis"
     """Importance sampling correction for tokens whose log-probabilities differ between rollout engine and trainer: truncated

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
+from gym_data.location import ModelName
 from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
 from gym_torch.config import Further
 
@@ -25,7 +26,7 @@ class PPO(ClippedPolicyGradient):
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""
     num_mini_batches: PositiveInt = 4
     """Mini-batches: optimizer steps for the completions of one round."""
-    critic: str | None = None
+    critic: ModelName | None = None
     """Critic (value model): a family, a folder or a Hub id, perhaps with a value head beside its weights. It is loaded beside the
     policy and trained with the same adapter. Without one, a value head on the hidden states of the policy."""
     vf_coef: Annotated[float, Field(ge=0)] = 0.5

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core import Slot
+from gym_data.location import ModelName
 from gym_rewards import Reward
 from gym_torch.kinds import LoadTimeQuantizer, at_load
 
@@ -20,7 +21,7 @@ class Model(Reward):
 
     target: ClassVar[str] = "gym_rl.reward_models.scores:ModelScore"
 
-    path: Annotated[str, Field(min_length=1, examples=["runs/reward"])]
+    path: Annotated[ModelName, Field(min_length=1, examples=["runs/reward"])]
     """The directory of a run that made one, a model directory, or an id on the Hugging Face Hub."""
     revision: str | None = None
     """Branch, tag or commit on the Hub."""

@@ -27,9 +27,8 @@ from transformers import (
 )
 
 from gym_core import Artifact, GymError
-from gym_core.record import RunRecord
 from gym_data.formats.parsing import tools_of
-from gym_data.location import locate
+from gym_data.location import artifact_at
 from gym_data.tokenizer import Tokenizer, Tokens
 from gym_rewards.reward import RewardInput
 from gym_torch.batch import Piece, padded
@@ -150,13 +149,11 @@ CLASSIFIERS = {
 
 
 def _open(config: Model) -> _Opened:
-    folder = Path(config.path).expanduser()
-    made = RunRecord(folder / "run.json").read().get("artifact")
-    if made:
-        artifact = Artifact.from_json(made, folder)
+    artifact = artifact_at(config.path, config.revision)
+    if artifact != Artifact(artifact.path):
         opened = open_artifact(artifact, quantizer=config.quantization)
         return _Opened(opened.model, ScalarHead.read(artifact.path), artifact.path, False)
-    path = locate(config.path, config.revision)
+    path = artifact.path
     check_weights(path)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     dtype = torch.float32 if precision_probe.device().type == "cpu" else "auto"

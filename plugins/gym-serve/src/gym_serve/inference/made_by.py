@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 from gym_bitdelta.store import VariantStore
-from gym_core.record import RunRecord
-from gym_manage.recorded import recorded
+from gym_core.recorded import artifact_in, is_run
 from gym_serve.answer_options import DrawingOptions
 from gym_torch.model.fingerprint import of_file
 
@@ -36,8 +35,8 @@ def made_by(options: DrawingOptions) -> dict[str, str]:
 def _hash(path: Path) -> str:
     if path.is_file():
         return of_file(path)[:16]
-    if RunRecord(path / "run.json").read() or path.parent.name == "checkpoints":
-        path = recorded(path).artifact.path
+    if is_run(path):
+        path = artifact_in(path).path
     files = sorted({file for pattern in DECIDING for file in path.glob(pattern)})
     held = [[file.name, of_file(file)] for file in files]
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:16]

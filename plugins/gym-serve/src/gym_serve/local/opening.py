@@ -16,15 +16,14 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError
 from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
-from gym_data.location import locate
+from gym_data.location import artifact_at
 from gym_data.prepare import tokenizer_with
 from gym_data.tokenizer import Tokenizer
-from gym_manage.recorded import recorded
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import opened
-from gym_torch.checkpoints.peft_folder import is_peft, peft_artifact
+from gym_torch.checkpoints.peft_folder import peft_artifact
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.precision_probe import device
 from gym_torch.model import positions
@@ -159,15 +158,10 @@ def artifact_in(path: str, base: Path | None = None) -> Artifact:
 
     Raises GymError where there is nothing to serve.
     """
-    folder = Path(path).expanduser()
-    if (folder / "run.json").is_file() or folder.parent.name == "checkpoints":
-        return recorded(folder).artifact
-    if (folder / "artifact.json").is_file():
-        return Artifact.read(folder)
-    if is_peft(folder):
-        return peft_artifact(folder, None if base is None else str(base))
-    found = Artifact(locate(path))
-    return replace(found, task=task_in(found.path))
+    found = artifact_at(path)
+    if found.kind == "adapter" and not found.details:  # a folder of peft, of which no run says more
+        return peft_artifact(found.path, None if base is None else str(base))
+    return replace(found, task=task_in(found.path)) if found == Artifact(found.path) else found
 
 
 def check_template(details: Mapping[str, object], tokenizer: Tokenizer, name: str) -> None:

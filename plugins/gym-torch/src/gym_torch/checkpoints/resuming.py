@@ -47,6 +47,8 @@ def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[
     """Return what must be the same when a run goes on: the models that it begins with and looks at, and the precision."""
     named = {"the base model": model.path}
     named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path and other.stays}
+    adapter = part(run.recipe, Adapter)
+    named |= {f"the adapter {name}": Path(name).expanduser() for name in adapter.begins_with()} if adapter else {}
     prints = run.ranks.agree(lambda: {name: fingerprint.of_model(path) for name, path in named.items()})
     return prints | {"the precision": model.precision}
 

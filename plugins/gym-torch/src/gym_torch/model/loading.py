@@ -25,7 +25,7 @@ from gym_torch.model import fp8_products, rope_scaling
 from gym_torch.model.layout_support import layout_support_of
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.model.vocabulary import check_vocabulary
-from gym_torch.model_files import PATH, check_code, check_weights, no_adapter
+from gym_torch.model_files import PATH, check_code, check_weights
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
 from gym_torch.quantization.loading import PreQuantized, QuantizeOnLoad, codec_of, quantize_in_place
 from gym_torch.quantization.quantizable_weights import tell
@@ -155,7 +155,6 @@ def load_frozen(
 def _located(config: Transformers, samples: int | None, key: str = PATH) -> tuple[Path, PretrainedConfig]:
     """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
     pretrained = config.init == "pretrained"
-    no_adapter(Path(config.path).expanduser(), key)
     path = locate(config.path, config.revision, weights=pretrained, key=key)
     check_code(path, config.trust_remote_code)
     if pretrained:

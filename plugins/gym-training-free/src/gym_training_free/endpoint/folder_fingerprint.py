@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from gym_core.artifact import FILE, Artifact
+from gym_core.artifact import Artifact
 from gym_core.errors import GymError
+from gym_core.recorded import artifact_in
 
-PEFT = "adapter_config.json"
 #: Files that decide what a folder answers.
 _DECIDE = ("*.safetensors", "*.bin", "*.jinja", "*.model", "*.txt", "*config.json", "tokenizer*.json", "vocab.json")
 
@@ -19,32 +19,11 @@ def fingerprint(folder: Path) -> str:
 
     Files are read in full. Raises GymError where the folder does not say what it holds, or a base is not there.
     """
-    artifact = _artifact(folder)
+    artifact = artifact_in(folder, "model")
     told = [artifact.kind, artifact.details, *_contents(artifact.path)]
     if artifact.kind != "model":
         told += _contents(_base(artifact))
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _artifact(folder: Path) -> Artifact:
-    """Return what gym-serve opens: what a run or a checkpoint holds, an adapter of peft, or a model."""
-    if (folder / "run.json").is_file() or folder.parent.name == "checkpoints":
-        from gym_manage.recorded import recorded
-
-        return recorded(folder).artifact
-    if (folder / FILE).is_file():
-        return Artifact.read(folder)
-    if (folder / PEFT).is_file():
-        return Artifact(folder, "adapter", base=_peft_base(folder / PEFT))
-    return Artifact(folder)
-
-
-def _peft_base(file: Path) -> str:
-    """Return what an adapter of peft calls its model; nothing where it does not say."""
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
-    except (ValueError, AttributeError):
-        raise GymError("is no configuration of an adapter", where=str(file), key="model") from None
 
 
 def _base(artifact: Artifact) -> Path:

@@ -1,19 +1,25 @@
-"""What a run left behind, as its `run.json` says it: for commands that export it or quantize it."""
+"""What lies in a folder: what a run made, as its `run.json` says it, an artifact, an adapter of peft or a model.
+
+This is the one rule for what a path to a model may be. Families and names on the Hub are of gym-data, which asks here first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gym_core import Artifact, BusyError, RecipeError, Run, load_recipe
+from gym_core.artifact import FILE, Artifact
 from gym_core.discovery import nearest
-from gym_core.hooks import manager_for
+from gym_core.errors import BusyError, GymError, RecipeError
 from gym_core.record import RunRecord
-from gym_core.yamlfile import parse_scalar
+
+PEFT = "adapter_config.json"  #: marks a folder that peft wrote
+RECORD = "run.json"
 
 
 @dataclass(frozen=True)
@@ -61,16 +67,50 @@ def recorded(path: Path) -> Recorded:
     return Recorded(output, trained, made, _as_recorded(before), "")
 
 
-def reopened(source: Mapping[str, Any], output: Path) -> tuple[Run, Any]:
-    """Return the run in `output` and its hooks, with a recipe that is given anew: to export or to quantize what it made."""
-    recipe = load_recipe(source)
-    return Run(recipe, output, RunRecord(output / "run.json")), manager_for(recipe.hooks).hook
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, or named as one of its checkpoints."""
+    return (folder / RECORD).is_file() or (folder.parent.name == "checkpoints" and is_run(folder.parent.parent))
 
 
-def options(name: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the name and the options of a component from `KEY=VALUE` words."""
-    pairs = (text.partition("=") for text in overrides)
-    return {"name": name} | {key: parse_scalar(value) for key, _, value in pairs}
+def artifact_in(
+    folder: Path, key: str = "", fix: str = "name the output of a run, or the folder of a model"
+) -> Artifact:
+    """Return what lies in a folder: what a run made in the end, a checkpoint, an artifact, an adapter of peft, or a model.
+
+    `key` is what errors call it, `fix` what they advise where nothing is near. Raises RecipeError where there is none, and what
+    `recorded` and `Artifact.read` raise.
+    """
+    if is_run(folder):
+        return recorded(folder).artifact
+    if (folder / FILE).is_file():
+        return Artifact.read(folder)
+    if (made := _made_by_run(folder)) is not None:
+        return made
+    if (folder / PEFT).is_file():
+        return Artifact(folder, "adapter", base=_base_in(folder / PEFT, key))
+    if (folder / "config.json").is_file():
+        return Artifact(folder)
+    inner = next((child.parent for child in sorted(folder.glob("*/config.json"))), None)
+    why = "has no config.json, so it holds no model" if folder.is_dir() else "there is no such folder"
+    raise RecipeError(why, where=str(folder), key=key, fix=f"did you mean `{inner}`?" if inner else fix)
+
+
+def _made_by_run(folder: Path) -> Artifact | None:
+    """Return what the record of a run says of a folder in its output, such as RUN/model, which says nothing of itself."""
+    if not is_run(folder.parent):
+        return None
+    with suppress(BusyError):
+        found = recorded(folder.parent)
+        return next((each for each in (found.artifact, found.trained) if each.path == folder), None)
+    return None
+
+
+def _base_in(file: Path, key: str) -> str:
+    """Return what an adapter of peft calls its model; nothing where it does not say."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise GymError(f"is no configuration of an adapter: {str(error)[:100]}", where=str(file), key=key) from None
 
 
 def _as_recorded(record: Mapping[str, Any]) -> dict[str, Any]:
