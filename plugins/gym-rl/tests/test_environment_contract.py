@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +19,9 @@ from gym_turns_bench import END, TOKENIZER, questions
 
 from gym_core import GymError, load_recipe
 from gym_rl import Action, Environment, StepResult
-from gym_rl.environments.config import PythonEnvironment
+from gym_rl.environment import Call
+from gym_rl.environments.config import PythonEnvironment, ToolsEnvironment
+from gym_rl.environments.python_class import PythonEpisodes
 from gym_rl.rollout_engine import RolloutRequest
 from gym_rl.rollouts.multi_turn import MultiTurn
 from gym_testkit.bench import Bench
@@ -149,3 +155,101 @@ def test_a_class_of_the_user_may_return_text_or_nothing(tmp_path: Path, name: st
     episode = PythonEnvironment(environment=f"{tmp_path / 'mine.py'}:{name}", options={"often": 2}).build()({}, [])
     said = [episode.step(Action(text)).messages for text in ("a", "", "c")]
     assert said == [[{"role": "user", "content": "a?"}], [{"role": "user", "content": ""}], []], "no text is a text"
+
+
+class Held:
+    """Counts how often each episode is closed."""
+
+    made: ClassVar[dict[int, Held]] = {}
+
+    def __init__(self, row: Mapping[str, Any], messages: object, turns: int = 1, fails: str = "") -> None:
+        self.closed, self.left, self.fails, self.row = 0, turns, fails, row["times"]
+        if fails == "begin" and self.row:
+            raise ValueError("no container")
+        self.made[self.row] = self
+
+    def step(self, action: Action) -> str | None:
+        assert not self.closed
+        if self.fails == "interrupt" and self.row:
+            raise KeyboardInterrupt
+        if self.fails == "step" and self.row:
+            raise ValueError("the page is gone")
+        self.left -= 1
+        return "More." if self.left else None
+
+    async def close(self) -> None:
+        self.closed += 1
+        if self.fails in ("close", "step"):
+            raise ValueError("it does not stop")
+        if self.fails == "hang" and not self.row:
+            await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [("", ""), ("begin", "no container"), ("step", "the page is gone"), ("close", "it does not stop"),
+     ("hang", "not closed after 0.3 seconds"), ("interrupt", "")],
+)  # fmt: skip
+@pytest.mark.parametrize("turns", [1, 2, 9])
+def test_an_episode_is_closed_once_however_it_ends(
+    monkeypatch: pytest.MonkeyPatch, turns: int, fails: str, why: str
+) -> None:
+    monkeypatch.setattr(Held, "made", {})
+    environment = PythonEnvironment(environment="builtins:dict", max_turns=3, step_timeout=0.3)
+    episodes = PythonEpisodes(environment)
+    episodes.made_by = partial(Held, turns=turns, fails=fails)
+    play = MultiTurn(environment, episodes, TOKENIZER)
+    with pytest.raises((GymError, KeyboardInterrupt), match=why or None) if fails else nullcontext():
+        play(questions(3), RolloutRequest([[5], [6], [7]], 40), one_turn)
+    settle = monotonic() + 2  # an episode may have been begun beside one that could not, and is closed as it is there
+    while not all(each.closed for each in Held.made.values()) and monotonic() < settle:
+        sleep(0.01)
+    assert Held.made and {each.closed for each in Held.made.values()} == {1}
+
+
+def test_an_episode_is_closed_when_it_is_over_and_not_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Held, "made", {})
+    open_then: list[int] = []
+
+    def generate(request: RolloutRequest, names: Sequence[str]) -> list[Completion]:
+        open_then.append(sum(not each.closed for each in Held.made.values()))
+        return one_turn(request, names)
+
+    made = {0: 1, 1: 2, 2: 3}
+    environment = PythonEnvironment(environment="builtins:dict")
+    episodes = PythonEpisodes(environment)
+    episodes.made_by = lambda row, messages: Held(row, messages, turns=made[row["times"]])
+    MultiTurn(environment, episodes, TOKENIZER)(questions(3), RolloutRequest([[5], [6], [7]], 90), generate)
+    assert open_then == [3, 2, 1]
+
+
+def test_objects_of_tools_are_closed_and_close_is_no_tool(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "closed = []\n"
+        "class Held:\n"
+        "    def look(self) -> str:\n"
+        "        '''Look.'''\n"
+        "        return 'here'\n"
+        "    def close(self):\n"
+        "        closed.append(type(self).__name__)\n"
+        "        raise ValueError('stuck')\n"
+        "class Other:\n"
+        "    close = 3.5\n"
+        "    def reset(self, answer):\n"
+        "        assert answer\n"
+        "    def price(self) -> str:\n"
+        "        '''Return a price.'''\n"
+        "        return str(self.close)\n"
+    )
+    tools = ToolsEnvironment(functions=[f"{tmp_path / 'mine.py'}:{name}" for name in ("Held", "Other")])
+    assert [each["function"]["name"] for each in tools.tools()] == ["look", "price"]
+    episodes = tools.build()
+    closed = episodes.tools.classes[0].close.__globals__["closed"]
+    episode = episodes({"answer": 1}, [])
+    assert episode.step(Action("", "", [Call("price", "{}")])).messages[0]["content"] == "3.5"
+    with pytest.raises(ValueError, match="stuck"):
+        episode.close()
+    assert closed == ["Held"]
+    with pytest.raises(AssertionError):
+        episodes({"answer": 0}, [])
+    assert closed == ["Held", "Held"], "an object that was there when another could not begin"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from pydantic import Field, PositiveInt
 
@@ -43,11 +43,28 @@ class StepResult:
 
 
 class Episode(Protocol):
-    """One completion under way, from its prompt to its end."""
+    """One completion under way, from its prompt to its end; it may have a `close` (`Closes`)."""
 
     def step(self, action: Action) -> StepResult:
         """Return what follows a turn of the model."""
         ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """An episode that holds what must be let go of, such as a browser or a container."""
+
+    def close(self) -> object:
+        """Let go of it. Called once when the episode is over: ended, cut off, after an error or where the run is interrupted.
+
+        Where a `step` took too long, it may still be under way. `step` is not called after it.
+        """
+        ...
+
+
+def closes(made: object) -> TypeGuard[Closes]:
+    """Whether an object has a `close` to call: the name may be that of a number, such as the last price of a day."""
+    return isinstance(made, Closes) and callable(made.close)
 
 
 @runtime_checkable
@@ -78,7 +95,7 @@ class Environment(Component):
     """Most turns of the model in one completion; one that the environment would go on with then counts as cut off
     (`max_assistant_turns` in verl, `max_tool_calling_iterations` in TRL, which does not count the first)."""
     step_timeout: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds that it may take to begin an episode, or to answer one turn; the run stops where it takes longer."""
+    """Seconds that it may take to begin an episode, to answer one turn, or to close it; the run stops where it takes longer."""
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""

@@ -19,7 +19,7 @@ class PythonEnvironment(Environment):
     """A class of yours: `Class(row, messages, **options)` begins an episode, and its `step(action)` returns what follows a turn.
 
     `action.text` is what the model wrote (`gym_rl.Action`). What follows is a `gym_rl.StepResult`, or a text, which the user says
-    next, or None where the episode ends.
+    next, or None where the episode ends. A method `close()`, where there is one, is called once when the episode is over.
     """
 
     target: ClassVar[str] = "gym_rl.environments.python_class:PythonEpisodes"
@@ -51,8 +51,8 @@ class ToolsEnvironment(Environment):
     ]
     """`package.module:function`, or `path/to/file.py:function`, with type hints and a docstring that describes each argument
     under `Args:` (`tools`, `environment_factory` in TRL, `tool_config_path` in verl). Of a class each completion has an object of
-    its own, `Class()`, whose public methods are the tools: `reset(**row)` begins, and `get_reward()`, or `reward`, at the end is
-    what it gives. A relative path starts at the recipe, or, where that is no file, where the command runs."""
+    its own, `Class()`, whose public methods are the tools: `reset(**row)` begins, `close()` ends it, and `get_reward()`, or
+    `reward`, is what it gives. A relative path starts at the recipe, or, where that is no file, where the command runs."""
     max_tool_response_length: PositiveInt = 4000
     """Most characters that the model is shown of what a function returns (`max_tool_response_length` in verl)."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "left"

@@ -8,7 +8,7 @@ from typing import Any
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
 from gym_rewards.coroutines import settled
-from gym_rl.environment import KEY, Action, Message, StepResult
+from gym_rl.environment import KEY, Action, Message, StepResult, closes
 from gym_rl.environments.config import FIX, PythonEnvironment
 
 
@@ -44,3 +44,8 @@ class PythonEpisode:
             key=KEY,
             fix="return a `gym_rl.environment.StepResult`, a text or None",
         )
+
+    def close(self) -> None:
+        """Have the class let go of what it holds, where it says how."""
+        if closes(self.played):
+            settled(self.played.close())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from inspect import Parameter
 from types import FunctionType, MethodType
 from typing import Any
@@ -14,7 +15,7 @@ from transformers.utils.chat_template_utils import DocstringParsingException, Ty
 from gym_core.errors import GymError
 from gym_rewards.builtin.python_function import load_function
 from gym_rewards.coroutines import settled
-from gym_rl.environment import KEY
+from gym_rl.environment import KEY, Closes, closes
 from gym_rl.environments.config import FIX
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
@@ -22,6 +23,8 @@ RESET = "reset"  #: method that begins an episode and is no tool
 REWARD = (
     "get_reward"  #: method that says what an episode has earned and is no tool: a model would ask it for the answer
 )
+
+CLOSE = "close"  #: method that lets go of what an object holds and is no tool
 
 Functions = dict[str, Callable[..., Any]]  #: by the names that they are called by
 
@@ -41,14 +44,15 @@ class ToolFunctions:
 
         Raises GymError where a `reset` has something to say: the prompt is written already.
         """
-        made = [each() for each in self.classes]
-        for each in made:
-            if callable(reset := getattr(each, RESET, None)) and (said := _given(reset, row)) is not None:
-                raise GymError(
-                    f"`reset` of {type(each).__name__} returned {str(said)[:60]!r}, which no prompt shows",
-                    key=KEY,
-                    fix="return nothing, and have the row's prompt say it",
-                )
+        made: list[Any] = []
+        try:
+            made.extend(cls() for cls in self.classes)  # one by one: those before one that fails are there
+            for each in made:
+                _reset(each, row)
+        except BaseException:
+            with suppress(Exception):  # what went wrong first is told
+                closed(made)
+            raise
         return self._of(made), made
 
     def described(self) -> list[dict[str, Any]]:
@@ -67,6 +71,27 @@ class ToolFunctions:
         return found
 
 
+def _reset(made: Any, row: Mapping[str, Any]) -> None:
+    if callable(reset := getattr(made, RESET, None)) and (said := _given(reset, row)) is not None:
+        raise GymError(
+            f"`reset` of {type(made).__name__} returned {str(said)[:60]!r}, which no prompt shows",
+            key=KEY,
+            fix="return nothing, and have the row's prompt say it",
+        )
+
+
+def closed(objects: Sequence[Any]) -> None:
+    """Close objects of an episode that say how. Raises what they raise, after all were told."""
+    with ExitStack() as stack:
+        for each in reversed(objects):
+            if closes(each):
+                stack.callback(_close, each)
+
+
+def _close(made: Closes) -> None:
+    settled(made.close())
+
+
 def described(references: Sequence[str]) -> list[dict[str, Any]]:
     """Return functions as OpenAI describes them. Raises GymError where one is not there, or does not say enough."""
     return ToolFunctions(references).described()
@@ -75,7 +100,7 @@ def described(references: Sequence[str]) -> list[dict[str, Any]]:
 def _public(cls: type) -> list[str]:
     """Return the names of its methods that are tools: not those that it has of a type of Python, such as `dict`."""
     found = (name for name, each in inspect.getmembers(cls) if inspect.isfunction(each) or inspect.ismethod(each))
-    return [name for name in found if name not in (RESET, REWARD) and not name.startswith("_")]
+    return [name for name in found if name not in (RESET, REWARD, CLOSE) and not name.startswith("_")]
 
 
 def _bound(cls: type, name: str, made: object) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from gym_core.errors import GymError
 from gym_rewards.coroutines import settled
 from gym_rl.environment import CALLS, FAILED_CALLS, Action, Call, Message, StepResult
 from gym_rl.environments.config import ToolsEnvironment
-from gym_rl.environments.tool_functions import Functions, ToolFunctions, earned
+from gym_rl.environments.tool_functions import Functions, ToolFunctions, closed, earned
 
 CUT = "...(truncated)..."
 #: By the side that is left, how many characters of a beginning and of an end are, of those that may be shown.
@@ -48,6 +48,10 @@ class ToolEpisode:
         metrics = {CALLS: len(results), FAILED_CALLS: sum(failed for _, failed in results)}
         before, self.given = self.given, sum(map(earned, self.objects))
         return StepResult(messages, self.given - before, metrics)
+
+    def close(self) -> None:
+        """Have objects of the user let go of what they hold. Raises what they raise, after all were told."""
+        closed(self.objects)
 
     def _message(self, call: Call, text: str) -> Message:
         most = self.config.max_tool_response_length

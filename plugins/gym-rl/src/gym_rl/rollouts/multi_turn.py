@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -22,10 +23,12 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards.reward import CALLED
 from gym_rl.environment import KEY, Action, Call, Environment, Episode, Episodes, StepResult
 from gym_rl.rollout_engine import RolloutRequest
+from gym_rl.rollouts.open_episodes import OpenEpisodes
 from gym_rl.rollouts.prompt import Prompt
 from gym_rl.rollouts.side_by_side import Item, Made, TookTooLongError, side_by_side
 from gym_rl.rollouts.step_result_check import checked
 from gym_rl.rollouts.trajectory import Trajectory
+from gym_torch.console import warn
 from gym_torch.contract_checks import promised
 from gym_torch.generation.row import Completion
 
@@ -95,7 +98,20 @@ class MultiTurn:
         The request says how tokens are drawn, and how many may follow a prompt, those of the environment included. Raises
         GymError with the row where the environment fails.
         """
-        begun = self._each(self._begun, prompts)
+        held = OpenEpisodes(self._failing, THREADS, self.environment.step_timeout)
+        try:
+            players = self._played(prompts, asked, generate, held)
+        except BaseException:
+            if failed := held.end():
+                warn(f"an episode could not be closed: {failed}")
+            raise
+        _raised(held.end())
+        return [one.trajectory for one in players]
+
+    def _played(
+        self, prompts: Sequence[Prompt], asked: RolloutRequest, generate: Generate, held: OpenEpisodes
+    ) -> list[_Player]:
+        begun = self._each(partial(self._begun, held), prompts)
         asked = replace(asked, turns={})
         players = [_Player(*each) for each in zip(prompts, asked.prompts, asked.streams, begun, strict=True)]
         for turn in range(self.environment.max_turns):
@@ -106,7 +122,8 @@ class MultiTurn:
             results = self._each(self._step, going)
             for one, result in zip(going, results, strict=True):
                 self._take(one, result, asked.max_new_tokens, turn + 1 == self.environment.max_turns)
-        return [one.trajectory for one in players]
+            _raised(held.over([one.episode for one in going if not one.going]))
+        return players
 
     def _each(self, call: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
         """Return what the environment makes of each. Raises GymError with the row of one that takes too long."""
@@ -121,8 +138,9 @@ class MultiTurn:
                 fix="have it give up earlier, or set `step_timeout` to more",
             ) from None
 
-    def _begun(self, prompt: Prompt) -> Episode:
+    def _begun(self, held: OpenEpisodes, prompt: Prompt) -> Episode:
         episode: Episode = self._failing(prompt.id, self.episodes, prompt.row, prompt.messages)
+        held.begun(prompt.id, episode)
         return episode
 
     def _write(self, going: Sequence[_Player], asked: RolloutRequest, turn: int, generate: Generate) -> None:
@@ -197,3 +215,8 @@ class MultiTurn:
             place = f"{Path(frame.f_code.co_filename).name}:{line}"
             why = f"the environment failed at {place}: {type(error).__name__}: {error}"
             raise GymError(why, where=f"row {row}", key=KEY) from error
+
+
+def _raised(failed: GymError | None) -> None:
+    if failed is not None:
+        raise failed

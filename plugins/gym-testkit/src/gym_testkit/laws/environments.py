@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from gym_data.next_turn import NextTurn
 from gym_data.tokenizer import Tokenizer
-from gym_rl.environment import Action, Environment, Episode, Episodes, StepResult
+from gym_rl.environment import Action, Environment, Episode, Episodes, StepResult, closes
 from gym_rl.rollouts.step_result_check import checked
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
@@ -27,11 +28,23 @@ def _begun(brought: Brought) -> Episode:
 def _played(episode: Episode, texts: Sequence[str]) -> list[StepResult]:
     """Return what it says to each text, to its end."""
     said: list[StepResult] = []
-    for text in texts:
-        said.append(episode.step(Action(text, text)))
-        if not said[-1].messages:
-            break
+    with _closing(episode):
+        for text in texts:
+            said.append(episode.step(Action(text, text)))
+            if not said[-1].messages:
+                break
     return said
+
+
+@contextmanager
+def _closing(*episodes: Episode) -> Iterator[None]:
+    """Close them once, as rollouts do, where they hold something."""
+    try:
+        yield
+    finally:
+        for episode in episodes:
+            if closes(episode):
+                assert episode.close() is None, "`close` returned something"
 
 
 @laws("what it says is messages and a finite reward")
@@ -39,7 +52,8 @@ def speaks(brought: Brought, bench: Bench) -> None:
     """A chat template takes its messages, which lead to another turn of the model."""
     next_turn = NextTurn(Tokenizer(bench.model()))
     for text in TEXTS:
-        result = _begun(brought).step(Action(text, text))
+        with _closing(episode := _begun(brought)):
+            result = episode.step(Action(text, text))
         assert isinstance(result, StepResult), f"`step` returned a {type(result).__name__}"
         assert math.isfinite(result.reward), f"a reward of {result.reward}"
         if result.messages:
@@ -58,9 +72,21 @@ def apart(brought: Brought, bench: Bench) -> None:
     row, asked = cast(type[Environment], brought.cls).example, [{"role": "user", "content": "Begin."}]
     episodes = cast(Episodes, brought.sample().build())
     pair = [(episodes(row, asked), order, list[StepResult]()) for order in (TEXTS, TEXTS[::-1])]
-    for place in range(len(TEXTS)):
-        for episode, order, said in pair:
-            if not said or said[-1].messages:
-                said.append(episode.step(Action(order[place], order[place])))
+    with _closing(*(episode for episode, _, _ in pair)):
+        for place in range(len(TEXTS)):
+            for episode, order, said in pair:
+                if not said or said[-1].messages:
+                    said.append(episode.step(Action(order[place], order[place])))
     for _, order, said in pair:
         assert said == _played(_begun(brought), order)
+
+
+@laws("an episode can be closed wherever it is")
+def closable(brought: Brought, bench: Bench) -> None:
+    """Before its first turn or amid the others, and one beside it goes on as if nothing had been closed."""
+    row, asked = cast(type[Environment], brought.cls).example, [{"role": "user", "content": "Begin."}]
+    episodes = cast(Episodes, brought.sample().build())
+    for turns in range(3):
+        goes_on = episodes(row, asked)
+        _played(episodes(row, asked), TEXTS[:turns])
+        assert _played(goes_on, TEXTS) == _played(_begun(brought), TEXTS)
