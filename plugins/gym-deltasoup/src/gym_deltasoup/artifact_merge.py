@@ -98,8 +98,9 @@ def merge_artifacts(
     shares, at = weights_of(merger, weights), trusted_of(merger, names, trusted)
     found = opened(given, base)
     taken = taken_from_first(found)
-    for line in taken if announce is not None else ():
-        announce(line)
+    if announce is not None:
+        for line in taken:
+            announce(line)
     where = None if base is None else locate(base, key="base")
     into.parent.mkdir(parents=True, exist_ok=True)
     with whole_by_one(into, "the merged model", "the inputs") as building:
