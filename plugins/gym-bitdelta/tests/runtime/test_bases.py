@@ -133,8 +133,16 @@ def test_what_is_called_linear_is_tried_before_products_are_added_to_it(tmp_path
         assert torch.allclose(row, each, atol=1e-5 * float(each.abs().max()))
 
 
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+#: Bases in which modules have weights of their own beside modules inside them, or compute with the weights of these themselves.
 KINDS = {
-    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},  # sinks beside the projections of the attention
+    "gpt_oss": HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "mamba": {"state_size": 8},
+    "mamba2": {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+    "qwen3_next": HEADS
+    | LINEAR
+    | {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts_per_tok": 2},
 }
 
 
@@ -142,16 +150,21 @@ KINDS = {
 @torch.no_grad()
 def test_what_lies_inside_a_module_with_weights_of_its_own_is_served(tmp_path, kind):
     torch.manual_seed(0)
-    options = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16}
-    options |= {"num_attention_heads": 2, "num_key_value_heads": 2, **KINDS[kind]}
+    options = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, **KINDS[kind]}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval().requires_grad_(False)
     delta = of_model(model, 3)
     file.write(tmp_path / "a", delta)
-    wanted = merged(copy.deepcopy(model), delta)(TOKENS).logits
+    plain, wanted = (each(TOKENS, use_cache=False).logits for each in (model, merged(copy.deepcopy(model), delta)))
     served = TenantModel(model, lambda name: tmp_path / name, BASE)
-    with served.serving(["a", "a"]):
-        found = served.model(TOKENS).logits
-    assert torch.allclose(found, wanted, atol=1e-5 * float(wanted.abs().max()))
+    for rows in (["a", "a"], ["a", None]):
+        if kind == "gpt_oss" and None in rows:  # whose attention is also given pairs of tensors
+            with served.serving(rows), pytest.raises(GymError, match="is not known"):
+                served.model(TOKENS, use_cache=False)
+            continue
+        with served.serving(rows):
+            found = served.model(TOKENS, use_cache=False).logits
+        for name, row, mine, bases in zip(rows, found, wanted, plain, strict=True):
+            assert torch.allclose(row, bases if name is None else mine, atol=1e-5 * float(wanted.abs().max()))
 
 
 @torch.no_grad()

@@ -40,13 +40,19 @@ def attach(model: nn.Module) -> list[Layer]:
     return found
 
 
+def probe_rows(model: PreTrainedModel) -> Tensor:
+    """Return two rows of tokens that show what a model does."""
+    tokens = torch.arange(2 * PROBED, device=model.device)
+    return (tokens % model.get_input_embeddings().num_embeddings).view(2, -1)
+
+
 @torch.no_grad()
 def find_rows(model: PreTrainedModel, layers: Sequence[Layer]) -> None:
     """Find out of which layers the inputs are those of one row after another, by what two rows become in either order.
 
     Not so are inputs that are laid out by experts, by positions or in an order of their own: whose they are cannot be told.
     """
-    rows = (torch.arange(2 * PROBED, device=model.device) % model.get_input_embeddings().num_embeddings).view(2, -1)
+    rows = probe_rows(model)
     seen: list[dict[str, Tensor]] = []
     for tokens in (rows, rows.flip(0)):
         found: dict[str, Tensor] = {}

@@ -26,7 +26,7 @@ class Layer:
     shared = False  #: whether its input may be one row for all rows of a batch
 
     def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names]) -> None:
-        """Take a module, its place in the model, and the names in the model of each weight of its own."""
+        """Take a module, its place in the model, and the names in the model of each weight that it computes with itself."""
         self.module, self.place, self.names = module, place, names
         self.in_rows = True  #: whether its inputs are those of one row of a batch after another
         self.own: Callable[..., Any] = module.forward
@@ -40,9 +40,8 @@ class Layer:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of its weights, by each of their names."""
-        shapes = {key: weight.shape for key, weight in self.module.named_parameters(recurse=False)}
-        if isinstance(self.module, Stored):
-            shapes |= self.module.shapes()
+        stored = self.module.shapes() if isinstance(self.module, Stored) else {}
+        shapes = {key: stored.get(key) or self.module.get_parameter(key).shape for key in self.names}
         return {name: tuple(shapes[key]) for key, names in self.names.items() for name in names}
 
     def __call__(self, *given: Any, **more: Any) -> Any:
@@ -211,8 +210,10 @@ class Norm(Layer):
         super().__init__(module, place, names)
         self.plain = plain
 
-    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
+    def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
         """Add what the changes of weight and bias come to."""
+        if len(given) + len(more) > 1:  # such as a gate: whether the weight comes after it was not tried
+            return super().mixed(mixture, *given, **more)
         (x,) = (*given, *more.values())
         result, width = self.own(x), x.shape[-1]
         per = mixture.per(x.numel() // width, self.place)
