@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from test_models import pair
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from gym_bitdelta import BitDelta
 from gym_bitdelta.distillation import distill
@@ -112,6 +112,30 @@ def test_scales_of_experts_train(low_rank):
     with torch.no_grad():
         left = (merged(tokens).logits - tuned(tokens).logits).square().mean()
     assert float(left) == pytest.approx(told["after"], rel=1e-3), "the student computes something else than the delta"
+
+
+def test_weights_that_a_module_uses_of_those_inside_it_train():
+    """A projection of Mamba whose own forward is never called."""
+    torch.manual_seed(0)
+    made = AutoConfig.for_model("mamba", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8)
+    base = AutoModelForCausalLM.from_config(made).eval()
+    tuned = copy.deepcopy(base)
+    with torch.no_grad():
+        for weight in tuned.parameters():
+            weight += 0.05 * torch.randn_like(weight) ** 3
+    config = BitDelta(distill_steps=4, distill_learning_rate=0.05)
+    records = Encoder(config, base, tuned).records(None)
+    found, told = distill(config, tuned, copy.deepcopy(base), records, rows(16, 1), rows(8, 2), 0)
+    merged = copy.deepcopy(base)
+    load_delta.add(merged, ((name, record.values()) for name, record in found.items() if record.parts))
+    tokens = rows(8, 2).tokens
+    with torch.no_grad():
+        left = (merged(tokens, use_cache=False).logits - tuned(tokens, use_cache=False).logits).square().mean()
+    assert float(left) == pytest.approx(told["after"], rel=1e-3), "the student computes something else than the delta"
+    name = "backbone.layers.0.mixer.dt_proj.weight"
+    assert told["after"] < told["before"] and not torch.equal(
+        found[name].parts["scales"], records[name].parts["scales"]
+    )
 
 
 def test_rows_that_only_fill_a_batch_up_are_not_drawn(models):

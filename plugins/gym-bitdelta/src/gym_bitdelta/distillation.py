@@ -24,6 +24,8 @@ from gym_bitdelta.config.base import DeltaOptions
 from gym_bitdelta.delta.header import Dense, LowRank
 from gym_bitdelta.delta.records import Record
 from gym_bitdelta.encoding import roles
+from gym_bitdelta.runtime.attaching import probe_rows
+from gym_bitdelta.runtime.weight_uses import inside, uses_of
 from gym_quant.post_training.calibration import Rows
 from gym_torch.checkpoints import load_delta
 
@@ -47,13 +49,15 @@ class Student:
         )
         self.logs = {name: nn.Parameter(torch.zeros(len(records[name].parts["scales"]))) for name in sorted(trains)}
         others: dict[str, dict[str, str]] = {}
+        uses = uses_of(base, probe_rows(base))
         for name in self.logs:
             path, _, own = name.rpartition(".")
             module = base.get_submodule(path)
-            if type(module) in (nn.Linear, Conv1D) and own == "weight":  # others may do more with their product
+            if type(module) in (nn.Linear, Conv1D) and own == "weight" and path not in uses:  # others may do more
                 module.register_forward_hook(self._hook(name))
             else:
-                others.setdefault(path, {})[own] = name
+                holder = uses.get(path, path)
+                others.setdefault(holder, {})[inside(name, holder)] = name
         for path, names in others.items():
             self._substitute(base.get_submodule(path), names)
         self._rounded = True

@@ -20,7 +20,7 @@ from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.row_tenants import Mixture, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, prepare
 from gym_bitdelta.runtime.tenant_cache import Tiers
-from gym_bitdelta.runtime.weight_uses import hand_over
+from gym_bitdelta.runtime.weight_uses import hand_over, uses_of
 from gym_core import GymError
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.generation.generator import Generator
@@ -85,7 +85,7 @@ class TenantModel:
         self._locate = locate
         self._fingerprint = fingerprint or base_fingerprint(Path(model.name_or_path))
         self._layers = attach(model)
-        hand_over(model, self._layers, probe_rows(model))
+        hand_over(model, self._layers, uses_of(model, probe_rows(model)))
         find_rows(model, self._layers)
         self._shapes = {name: shape for layer in self._layers for name, shape in layer.shapes().items()}
         ends = (model.get_input_embeddings(), model.get_output_embeddings())

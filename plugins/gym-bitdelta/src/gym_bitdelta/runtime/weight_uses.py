@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -55,10 +55,8 @@ class _Uses(TorchFunctionMode):
 
     def _note(self, owners: Sequence[str]) -> None:
         if owners and self._running and not {*owners} & {*self._running}:
-            inside = (
-                place for place in reversed(self._running) if not place or f"{owners[0]}.".startswith(f"{place}.")
-            )
-            self.found[owners[0]] = next(inside)
+            around = (each for each in reversed(self._running) if not each or f"{owners[0]}.".startswith(f"{each}."))
+            self.found[owners[0]] = next(around)
 
 
 def _tensors(found: Any) -> list[Tensor]:
@@ -66,8 +64,8 @@ def _tensors(found: Any) -> list[Tensor]:
 
 
 @torch.no_grad()
-def hand_over(model: PreTrainedModel, layers: list[Layer], rows: Tensor) -> None:
-    """Let modules that use the weights of others inside them see to these: their own layers would never be asked.
+def uses_of(model: PreTrainedModel, rows: Tensor) -> dict[str, str]:
+    """Return the modules whose weights are used outside them, by place, each with the place of the one around it that does so.
 
     Found out by a pass over `rows` `[n, length]`, and by one over a token behind them.
     """
@@ -77,8 +75,13 @@ def hand_over(model: PreTrainedModel, layers: list[Layer], rows: Tensor) -> None
         with suppress(Exception):  # the code of a family, called in a way that it may not know: then nobody goes on so
             found = model(rows, use_cache=True)
             model(rows[:, -1:], use_cache=True, **{key: found[key] for key in CACHES if found.get(key) is not None})
+    return uses.found
+
+
+def hand_over(model: PreTrainedModel, layers: list[Layer], uses: Mapping[str, str]) -> None:
+    """Let modules that use the weights of others inside them see to these: their own layers would never be asked."""
     by_place = {layer.place: layer for layer in layers}
-    for place, holder in uses.found.items():
+    for place, holder in uses.items():
         moved = by_place.get(place)
         if moved is None:
             continue
@@ -87,8 +90,10 @@ def hand_over(model: PreTrainedModel, layers: list[Layer], rows: Tensor) -> None
         if holder not in by_place:
             by_place[holder] = Layer(model.get_submodule(holder), holder, {})
             layers.append(by_place[holder])
-        inside = place[len(holder) + 1 :] if holder else place
-        by_place[holder].names = {
-            **by_place[holder].names,
-            **{f"{inside}.{key}": names for key, names in moved.names.items()},
-        }
+        told = {f"{inside(place, holder)}.{key}": names for key, names in moved.names.items()}
+        by_place[holder].names = {**by_place[holder].names, **told}
+
+
+def inside(name: str, holder: str) -> str:
+    """Return what something inside a module is called there."""
+    return name.removeprefix(f"{holder}.")
