@@ -40,7 +40,8 @@ def test_a_run_makes_a_delta_that_is_opened_exported_and_the_same_again(bench, t
     told = json.loads((made.path / "delta.json").read_text())
     assert told["file_bytes"] == (made.path / file.NAME).stat().st_size and told["safety"] == "not evaluated"
     assert told["distillation"]["after"] <= told["distillation"]["before"]
-    assert told["holdout"]["kl"] >= 0 and "not evaluated" in (made.path / "README.md").read_text()
+    card = (made.path / "README.md").read_text()
+    assert told["holdout"]["kl"] >= 0 and "not evaluated" in card and "of the training data" in card
     again = Artifact.read(made.path)
     assert torch.equal(logits(made), logits(again))
     exported = open_artifact(Artifact(outcome.exports[0]))

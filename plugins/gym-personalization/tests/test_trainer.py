@@ -276,7 +276,8 @@ def test_what_is_refused_is_not_served(model_path: Path, tmp_path: Path) -> None
     users = PersonalizedTrainer(str(model_path), QUICK, output=tmp_path, recipe=RECIPE)
     assert users.update_variant("alice", rows(2)).version == 2
     assert (tmp_path / "users/alice/2/metrics.jsonl").read_text() == steps, "nothing was trained anew"
-    assert users.variants.store.get("alice").quality["recovered"] is not None
+    quality = users.variants.store.get("alice").quality
+    assert quality["recovered"] is not None and quality["holdout_of"] == "train"
     users.close()
 
 

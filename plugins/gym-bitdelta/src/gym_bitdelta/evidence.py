@@ -85,6 +85,7 @@ def card(method: str, told: Mapping[str, Any]) -> str:
         rows.append(("KL divergence from the fine-tune, nats per token", f"{found['kl']:.4g}"))
         if "recovered" in found:
             rows.append(("share of the gain that is kept", f"{found['recovered']:.1%}"))
+        rows.append(("measured on", MEASURED_ON[told["samples"]["holdout_of"]]))
     rows.append(("safety", safety.told(told["safety"])))
     rows += [("safety, warning", each) for each in safety.warnings(told["safety"])]
     measured = "" if told["holdout"] is not None else "\nNo data were there to measure on.\n"
@@ -110,6 +111,11 @@ def _log_probs(model: PreTrainedModel, rows: Rows, part: slice) -> torch.Tensor:
 
 
 LOSSES = (("the base", "base"), ("the fine-tune", "tuned"), ("base and delta", "delta"))
+#: What losses are of, by the part of the data that the samples held out are of.
+MEASURED_ON = {
+    "train": "samples of the training data; calibration and distillation did not see them",
+    "validation": "samples of the validation split",
+}
 CARD = """\
 ## Delta made with {method}
 

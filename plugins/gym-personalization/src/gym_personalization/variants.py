@@ -230,7 +230,9 @@ def _measured(artifact: Artifact) -> dict[str, Any]:
     path = artifact.path / EVIDENCE
     told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     mine = told.get(MEASURED) is not None and told[MEASURED] == artifact.details.get(MEASURED)
-    return {"quality": (told.get("holdout") if mine else None) or NOT_EVALUATED}
+    if not mine or not told.get("holdout"):
+        return {"quality": NOT_EVALUATED}
+    return {"quality": told["holdout"] | {"holdout_of": told["samples"]["holdout_of"]}}
 
 
 def _sources(run: Path) -> list[str]:
