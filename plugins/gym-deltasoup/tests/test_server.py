@@ -143,6 +143,24 @@ def test_an_upload_that_begins_while_others_are_forgotten_keeps_its_parts(runnin
     assert contribute(running, file).data["member"] == "anna"
 
 
+def test_an_upload_that_ends_while_a_round_is_closing_goes_on_where_the_round_could_not_end(running, tmp_path):
+    file, ledger = file_of(tmp_path / "a.safetensors"), running.community.ledger
+
+    def state(now: str) -> None:
+        with ledger.writing() as rows:
+            rows.execute("UPDATE rounds SET state = ?", (now,))
+
+    signed_ = manifest_of(running.client, "anna", file, running.community.base.fingerprint)
+    begun = post(running.client, "/v1/contributions", signed_)["upload"]
+    for place in range(0, file.stat().st_size, CHUNK):
+        running.service.uploads.add(begun, place, file.read_bytes()[place : place + CHUNK])
+    state("closing")
+    with pytest.raises(GymError, match="round 1 is closing"):
+        running.service.uploads.finish(begun)
+    state("open")
+    assert contribute(running, file).data["member"] == "anna"
+
+
 def test_changed_bytes_are_refused_on_resume_and_at_the_end(running, tmp_path):
     file = file_of(tmp_path / "a.safetensors")
     fingerprint = running.community.base.fingerprint

@@ -146,6 +146,9 @@ class Uploads:
                     raise Refused(why, key="content", fix="sign it again, and begin again")
                 return self.community.accept(given, file, **proof)
             except Refused:
+                with suppress(Unknown):
+                    self.find(token)  # it may come again, as when a round was closing that could not end
+                    raise
                 file.unlink(missing_ok=True)
                 raise
             except OSError as error:
