@@ -27,6 +27,7 @@ from gym_deltasoup.merging.rule import planned
 from gym_deltasoup.merging.updates import Chunk, Vectors
 from gym_deltasoup.privacy.local import privatize
 from gym_deltasoup.privacy.noise import normal
+from gym_deltasoup.rounds.checks import Refused
 
 
 def test_no_pair_of_neighbours_moves_the_trimmed_mean_further():
@@ -248,8 +249,11 @@ def test_rounds_of_a_community_are_charged_and_end_at_the_cap(bench, tmp_path, c
         with pytest.raises(GymError, match="does not say what round 1 cost user-0"):
             soup.DeltaSoup(options).aggregate()
     file.write_bytes(whole)
-    community.aggregate()  # two rounds have 2.9
-    for seed in range(4):
-        community.contribute(user_id=f"user-{seed}", model=tuned(base, bench.path(f"last-{seed}"), seed))
-    with pytest.raises(GymError, match="the cap is 3"):
-        community.aggregate()
+    charged = PrivacyLedger(file, cap=3.0)
+    charged.spend(community.community.release(2), [f"user-{seed}" for seed in range(4)], mu_of(2.0, 1e-5))
+    community.aggregate()  # two rounds have 2.9; of the second a process died after it was charged
+    with pytest.raises(Refused, match=r"user-0 has spent an epsilon of 2.* the cap is 3"):
+        community.contribute("user-0", tuned(base, bench.path("last"), 0))
+    for seed in range(2):  # whom nobody keeps from ending their round
+        community.contribute(f"new-{seed}", tuned(base, bench.path(f"new-{seed}"), 9 + seed))
+    assert community.aggregate().report["accepted"] == ["new-0", "new-1"]

@@ -38,11 +38,12 @@ class CentralPrivacy:
     """
 
     def __init__(self, folder: Path, clip: float, epsilon: float, delta: float, cap: float | None = None) -> None:
-        """Open the ledger."""
+        """Open the ledger. Raises GymError where it lost what rounds cost."""
         self.folder = folder
         self.clip, self.epsilon, self.delta, self.cap = clip, epsilon, delta, cap
         self.mu = mu_of(epsilon, delta)
         self.ledger = PrivacyLedger(folder / NAME, delta, cap)
+        self._check_whole()
 
     def merger(self, configured: Merger) -> Merger:
         """Return the configured merger with noise. Raises GymError where no bound of its sensitivity holds."""
@@ -50,10 +51,9 @@ class CentralPrivacy:
         found.moved_by(1, 0)
         return found
 
-    def admit(self, members: Sequence[str]) -> None:
-        """Raise GymError for a contributor whose cap another round would exceed, and where the ledger lost what rounds cost."""
-        self._check_whole()
-        self.ledger.admit("another round", members, self.mu)
+    def admit(self, release: str, members: Sequence[str]) -> None:
+        """Raise GymError for a contributor whose cap a round would exceed that was not charged yet."""
+        self.ledger.admit(release, members, self.mu)
 
     def spend(self, release: str, members: Sequence[str]) -> Mapping[str, Any]:
         """Charge all who took part, before anybody sees the result; a second time nothing. Returns what the report says."""

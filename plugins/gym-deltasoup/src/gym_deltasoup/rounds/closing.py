@@ -116,10 +116,10 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     if len(gated.inputs) < wanted:
         raise _too_few(number, wanted, len(gated.inputs), len(gated.refused))
     members = [each.name for each in gated.inputs]
-    merger, privacy = config.method, community.privacy
+    merger, privacy, release = config.method, community.privacy, community.release(number)
     if privacy is not None:
         merger = privacy.merger(merger)
-        privacy.admit(members)
+        privacy.admit(release, members)
     held = ledger.members()
     inputs = [
         replace(each, weight=weight(held[each.name].reputation) if merger.takes_weights else None)
@@ -139,7 +139,7 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
         rank=config.rank,
         announce=partial(click.echo, err=True),
     )
-    spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", members)
+    spent = None if privacy is None else privacy.spend(release, members)
     after = scored(community, merged.artifact)
     tolerated = merged.tolerated_byzantine
     seed = seed_of(ledger)

@@ -124,6 +124,7 @@ class Community:
             raise Refused(f"this is for round {given.round}, and {state}", key="round", fix="contribute to the next")
         if held is not None:
             raise Refused(f"{given.member} contributed to round {given.round} already", key="member")
+        self.check_budget(given.member)
         if given.size > self.limits.contribution_bytes:
             why = f"{given.size:,} bytes are more than {self.limits.contribution_bytes:,}"
             raise Refused(why, key="size", fix="contribute an adapter or a compressed delta")
@@ -150,6 +151,18 @@ class Community:
         if rows.execute(refusals, (given.round, given.member)).fetchone()[0] >= REFUSALS:
             raise Refused(f"{REFUSALS} files of {given.member} were refused in this round", key="member")
         return None
+
+    def release(self, number: int) -> str:
+        """Return what the accounts of contributors call the result of a round."""
+        return f"{self.server}/{number}"
+
+    def check_budget(self, member: str) -> None:
+        """Raise Refused for a member whose privacy budget one more round would exceed: with it no round could end."""
+        try:
+            if self.privacy is not None:
+                self.privacy.admit(self.release(self.ledger.round().number), [member])
+        except GymError as error:
+            raise Refused(error.problems[0].why, key="privacy_budget") from None
 
     def accept(self, given: Contribution, file: Path, **proof: Any) -> Event:
         """Take a file, which is moved, and return the event that says so: by then it is on the disk.

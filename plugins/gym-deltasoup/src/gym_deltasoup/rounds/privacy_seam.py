@@ -18,8 +18,11 @@ class RoundPrivacy(Protocol):
         """
         ...
 
-    def admit(self, members: Sequence[str]) -> None:
-        """Raise GymError for a contributor whose budget another release would exceed. Called before anything is released."""
+    def admit(self, release: str, members: Sequence[str]) -> None:
+        """Raise GymError for a contributor whose budget a release would exceed. Called before anything is released.
+
+        One that was charged already, by a process that died then, costs nothing more.
+        """
         ...
 
     def spend(self, release: str, members: Sequence[str]) -> Mapping[str, Any]:

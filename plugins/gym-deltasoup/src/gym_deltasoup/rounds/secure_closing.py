@@ -55,7 +55,7 @@ def made_of_groups(community: Community, number: int, least: int | None, work: P
     sums = _sums(community, number, found, work / "groups")
     sums.dropped = sorted({*everybody}.difference(*(team.came for team in found)))
     came = sorted(name for names in sums.members.values() for name in names)
-    merger, privacy = config.method, community.privacy
+    merger, privacy, release = config.method, community.privacy, community.release(number)
     if privacy is not None:
         merger = privacy.merger(merger)
     hostile = floor(config.byzantine_threshold * len(everybody) + 1e-9) if expected(merger, 1000, None) else 0
@@ -65,13 +65,13 @@ def made_of_groups(community: Community, number: int, least: int | None, work: P
         sums.refused |= dict.fromkeys(came, trouble)
         return _report(community, number, sums, hostile, None, None, {})
     if privacy is not None:
-        privacy.admit(came)
+        privacy.admit(release, came)
     base = community.base
     into, announce = building / MODEL, partial(click.echo, err=True)
     merged = merge_artifacts(
         merger, sums.inputs, into, base=base.name, hostile=hostile, rank=config.rank, announce=announce
     )
-    spent = None if privacy is None else privacy.spend(f"{community.server}/{number}", came)
+    spent = None if privacy is None else privacy.spend(release, came)
     seed = seed_of(community.ledger)
     told = beside_result(sums.inputs, base.path, work / "beside", merged.artifact, merged.tolerated_byzantine, seed)
     norms = beside(sums.inputs, base.path, work / "norms", seed).norms.tolist()

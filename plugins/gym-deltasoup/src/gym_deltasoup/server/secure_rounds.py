@@ -75,6 +75,7 @@ class SecureRounds:
         if step.layout != self.digest:
             why = "it would add up other weights, or in another order, than this community"
             raise Refused(why, key="layout", fix="train from the base of the community, of the same version")
+        self.community.check_budget(step.member)
         there = steps.advertised(rows, step.round)
         if step.member not in there and len(there) >= self.config.max_contributors:
             raise Refused(f"round {step.round} has its {len(there)} members", key="round", fix="come to the next")
