@@ -184,3 +184,49 @@ def test_an_adapter_without_room_for_new_rows_is_refused_by_name(tmp_path: Path,
 def test_modules_that_are_named_are_trained_and_no_others(bench: Bench) -> None:
     assert LoRA(modules_to_save="norm").with_modules(ENDS) == LoRA(modules_to_save="norm")
     assert LoRA().with_modules(ENDS) == LoRA(modules_to_save=ENDS)
+
+
+@pytest.mark.parametrize("by", ["gym", "peft"])
+def test_one_with_modules_that_trained_whole_goes_on(bench: Bench, tmp_path: Path, by: str) -> None:
+    """peft writes them two times and what they stand for, and another base has other new rows: none of it counts."""
+    options: dict[str, Any] = {"target_modules": ["q_proj"], "modules_to_save": list(ENDS)}
+    model = resized(bench, 64)
+    if by == "gym":
+        theirs: Any = LoRA(rank=2, alpha=4.0, **options).build(model=model, seed=0)
+    else:
+        theirs = get_peft_model(model, LoraConfig(r=2, lora_alpha=4, task_type="CAUSAL_LM", **options))
+    bench.train(model)
+    folder = tmp_path / "first"
+    theirs.save(folder, str(bench.path)) if by == "gym" else theirs.save_pretrained(str(folder))
+    began = logits(model, TEXT)
+    config = LoRA(
+        rank=2, alpha=4.0, target_modules="q_proj", modules_to_save=(*ENDS, "norm"), adapter_name_or_path=str(folder)
+    )
+    adapted = config.build(model=resized(bench, 64), seed=1)
+    torch.testing.assert_close(logits(adapted.model, TEXT), began)
+    bench.train(adapted.model)
+    assert not torch.allclose(logits(adapted.model, TEXT), began, atol=1e-2)
+    with adapted.disable_adapter():  # before it was trained, it was there already
+        torch.testing.assert_close(logits(adapted.model, TEXT), began)
+    wanted = logits(adapted.model, TEXT)
+    artifact = adapted.save(tmp_path / "second", str(bench.path))
+    loaded = PeftModel.from_pretrained(resized(bench, 64), str(tmp_path / "second"))
+    for found in (open_artifact(artifact).model, merged(artifact, bench), loaded):
+        torch.testing.assert_close(logits(found, TEXT), wanted, atol=1e-4, rtol=1e-4)
+    again = config.build(model=resized(bench, 64), seed=2)
+    again.load(again.read(tmp_path / "second"))
+    assert torch.equal(logits(again.model, TEXT), wanted)
+    with again.disable_adapter():
+        torch.testing.assert_close(logits(again.model, TEXT), began)
+
+    for changed, rows, why in (
+        (
+            {"modules_to_save": "norm"},
+            64,
+            r"has trained (model\.embed_tokens|lm_head) whole[^\n]*\n.*embed_tokens,lm_head",
+        ),
+        ({}, 60, r"embed_tokens\.weight is \[64, 16\] in it, and \[60, 16\] for this model\n.*model\.resize_vocab"),
+        ({"create_new_adapter": True}, 64, r"only a plain LoRA .* has modules_to_save"),
+    ):
+        with pytest.raises(GymError, match=why):
+            config.model_copy(update=changed).build(model=resized(bench, rows), seed=0)

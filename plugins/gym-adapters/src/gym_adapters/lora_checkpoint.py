@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from gym_core import Artifact, GymError
 from gym_core.files import by_umask
 from gym_core.recorded import artifact_in
+from gym_torch.checkpoints.peft_folder import TWICE
 from gym_torch.kinds import Adapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -55,8 +56,9 @@ class LoraFile:
     pairs: dict[str, dict[str, Tensor]]  #: by name of the layer: `lora_A` `[rank, in]` and `lora_B` `[out, rank]`
     path: Path = Path()
     beside: dict[str, Tensor] = field(default_factory=dict)
-    """What the file holds of the model itself, by its names there: biases that trained, and the copies of embeddings and head
-    that peft writes where one of them is adapted."""
+    """What the file holds of the model itself, by its names there: biases and modules that trained, and the copies of embeddings
+    and head that peft writes where one of them is adapted, or the vocabulary was resized."""
+    saved: tuple[str, ...] = ()  #: names of the modules among these that trained whole
 
 
 def adapter_at(name: str | Path) -> Path:
@@ -69,12 +71,14 @@ def adapter_at(name: str | Path) -> Path:
     return found.path
 
 
-def read_lora(path: Path) -> LoraFile:
-    """Read the LoRA in a folder. Raises GymError where it is none, or more than that."""
+def read_lora(path: Path, goes_on: bool = False) -> LoraFile:
+    """Read the LoRA in a folder. Raises GymError where it is none, or more than that; one that `goes_on` may have modules that
+    trained whole.
+    """
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
     config = _config(path)
-    odd = [key for key in OTHER if config.get(key)]
+    odd = [key for key in OTHER if config.get(key) and not (goes_on and key == "modules_to_save")]
     if config.get("peft_type") != "LORA" or odd:
         kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
         raise GymError(
@@ -101,7 +105,8 @@ def read_lora(path: Path) -> LoraFile:
     for name, tensor in tensors.items():
         layer, _, half = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
         if half not in HALVES:
-            beside[name.removeprefix(PREFIX)] = tensor
+            if not TWICE & {*name.split(".")}:
+                beside[name.removeprefix(PREFIX)] = tensor
             continue
         ranked = {"A": tensor.shape[:1], "B": tensor.shape[1:2]}.get(half[-1:])
         if ranked is not None and ranked != (rank,):
@@ -109,7 +114,7 @@ def read_lora(path: Path) -> LoraFile:
             raise GymError(why, where=str(path), fix="get both files of the adapter again")
         pairs.setdefault(layer, {})[half] = tensor.float()
     scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    return LoraFile(rank, scaling, pairs, path, beside)
+    return LoraFile(rank, scaling, pairs, path, beside, tuple(config.get("modules_to_save") or ()))
 
 
 def check_beside(beside: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:

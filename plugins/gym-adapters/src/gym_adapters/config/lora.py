@@ -47,7 +47,7 @@ class LoRA(LowRankOptions):
 
     adapter_name_or_path: Folders = ()
     """Plain LoRA adapters of the model, each by the output of a run that made it, or by its folder: the last goes on training,
-    those before it work and stay as they are."""
+    those before it work and stay as they are. The last may have `modules_to_save` too, which are to be named again."""
     create_new_adapter: bool = False
     """Whether all of them stay as they are, and a new one trains beside them."""
 

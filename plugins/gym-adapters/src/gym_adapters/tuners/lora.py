@@ -11,13 +11,14 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -27,6 +28,7 @@ from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, adapter_at, check_beside, read_lora
 from gym_adapters.peft_base import quiet
+from gym_adapters.target_modules import within
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import LowRank, check_state
 
@@ -67,7 +69,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
             self._fill(name, given)
             self._stay.append(name)
         if folders != kept:
-            self._go_on(read_lora(folders[-1]))
+            self._go_on(read_lora(folders[-1], goes_on=True))
 
     def attach(self, name: str, rank: int, works: bool = True) -> None:
         """Put another pair beside every layer, of zeros, which does not train and has the scaling of the one that does."""
@@ -196,10 +198,39 @@ class LoraAdapter(LowRankAdapter[Plain]):
                 key="adapter.rank",
                 fix=f"set rank: {given.rank} and alpha: {alpha:g}, or create_new_adapter: true",
             )
+        given = replace(given, beside=self._fill_whole(given))
         self._fill(TRAINED, given)
         self.attach(AGAIN, given.rank, works=False)
         self._fill(AGAIN, given)
         self._stay.append(AGAIN)
+
+    @torch.no_grad()
+    def _fill_whole(self, given: LoraFile) -> dict[str, Tensor]:
+        """Let modules that train whole begin as a saved adapter has them, also when training is left out; return what is left.
+
+        Raises GymError for one that trains whole there and not here, or has other rows.
+        """
+        left = dict(given.beside)
+        whole = {name: each for name, each in self.model.named_modules() if isinstance(each, ModulesToSaveWrapper)}
+        for name, module in whole.items():
+            held = {key: left.pop(key) for key in given.beside if key.startswith(f"{name}.")}
+            if held:
+                trained = module.modules_to_save[TRAINED]
+                own = trained.state_dict(prefix=f"{name}.")
+                for key in sorted(own.keys() | held.keys()):
+                    _check_shape(key, held.get(key), own.get(key), given.path)
+                trained.load_state_dict({key.removeprefix(f"{name}."): tensor for key, tensor in held.items()})
+                stored = next(module.original_module.parameters()).dtype
+                module.original_module = copy.deepcopy(trained).to(stored).requires_grad_(False)
+        lost = next((key for key in left if any(within(key, name) for name in given.saved)), None)
+        if lost is not None:
+            raise GymError(
+                f"the adapter to go on with has trained {lost.rpartition('.')[0]} whole, which this one does not",
+                where=str(given.path),
+                key="adapter.modules_to_save",
+                fix=f"set modules_to_save: {','.join(given.saved)}, or merge it into the model first: gym export",
+            )
+        return left
 
     @torch.no_grad()
     def _fill(self, part: str, given: LoraFile) -> None:
@@ -220,13 +251,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
         for name, halves in given.pairs.items():
             for half, weight in pair(layers[name], part).items():
                 tensor = halves.get(half, torch.zeros_like(weight))
-                if tensor.shape != weight.shape:
-                    raise GymError(
-                        f"{half} of {name} is {list(tensor.shape)} in it, and {list(weight.shape)} for this model",
-                        where=str(given.path),
-                        key="adapter.adapter_name_or_path",
-                        fix="name an adapter of this model",
-                    )
+                _check_shape(f"{half} of {name}", tensor, weight, given.path)
                 weight.copy_(tensor * (given.scaling / self.scaling) if half.endswith("B") else tensor)
 
 
@@ -235,6 +260,18 @@ def pair(layer: LoraLayer, part: str) -> dict[str, Tensor]:
     inside = {"lora_embedding_A": layer.lora_embedding_A, "lora_embedding_B": layer.lora_embedding_B}
     found: dict[str, Tensor] = {half: pairs[part] for half, pairs in inside.items() if part in pairs}
     return found or {"lora_A": layer.lora_A[part].weight, "lora_B": layer.lora_B[part].weight}
+
+
+def _check_shape(name: str, saved: Tensor | None, own: Tensor | None, path: Path) -> None:
+    """Raise GymError where a saved tensor has another shape than the model's."""
+    there, here = ("missing" if each is None else str(list(each.shape)) for each in (saved, own))
+    if there != here:
+        raise GymError(
+            f"{name} is {there} in it, and {here} for this model",
+            where=str(path),
+            key="adapter.adapter_name_or_path",
+            fix="name an adapter of this model; one of a larger vocabulary has its tokenizer, and needs model.resize_vocab",
+        )
 
 
 def _named(mark: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
