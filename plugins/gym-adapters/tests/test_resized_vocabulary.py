@@ -101,6 +101,20 @@ def test_what_peft_left_over_another_vocabulary_is_read(
         torch.testing.assert_close(logits(model, TEXT), wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("whole", [ENDS, ("norm",)], ids=["vocabulary", "norm"])
+def test_modules_that_trained_whole_are_opened_in_the_precision_of_the_base(
+    bench: Bench, tmp_path: Path, whole: tuple[str, ...]
+) -> None:
+    """They train in fp32, under autocast; without it the layers behind them would not take what they compute."""
+    base = bench.base().bfloat16()
+    base.save_pretrained(tmp_path / "base")
+    adapted = LoRA(rank=2, modules_to_save=whole).build(model=base, seed=0)
+    artifact = adapted.save(tmp_path / "adapter", str(tmp_path / "base"))
+    opened = open_artifact(artifact, "auto")
+    wanted = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), TEXT)
+    assert torch.equal(logits(opened.model, TEXT), wanted) and wanted.isfinite().all()
+
+
 @pytest.mark.parametrize("kept", ENDS)
 def test_a_folder_with_new_rows_of_one_end_alone_is_refused(bench: Bench, tmp_path: Path, kept: str) -> None:
     theirs = get_peft_model(

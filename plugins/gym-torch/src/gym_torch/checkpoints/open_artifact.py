@@ -140,8 +140,12 @@ def open_artifact(
     quantizer = quantizer_of(artifact) or quantizer
     model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
     fit_vocabulary(model, artifact.path)
+    stored = {name: weight.dtype for name, weight in model.named_parameters(remove_duplicate=False)}
     adapted = build_adapter(cls(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
+    for name, module in model.named_modules():
+        if adapted.holds(module):  # no autocast brings what it computes in fp32 to the layers behind it
+            module.to(dtype=next(dtype for weight, dtype in stored.items() if weight.startswith(f"{name}.")))
     for weight in model.parameters():
         mapped_weights.release(weight.detach())
     return adapted
