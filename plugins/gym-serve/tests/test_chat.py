@@ -183,6 +183,24 @@ def test_through_a_pipe(environment, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+def test_input_is_utf8_whatever_the_locale_says(environment, locale):
+    """What is none is replaced, and what cannot be shown is written out: neither ends the conversation."""
+    given = "\u00fcber \U0001f642\r\n".encode() + b"h\xff\xe9llo\n" + b"bye\n"
+    done = subprocess.run([*COMMAND], input=given, env=environment | locale, capture_output=True, timeout=60)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith(b"[")]
+    assert done.returncode == 0 and not done.stderr and len(lines) == 3 and lines[2] == b"bye"
+    said = "\u00fcber \U0001f642"
+    assert lines[0] in (said.encode(), said.encode("ascii", "backslashreplace")) and lines[1].endswith(b"llo")
+
+
+def test_without_an_input_it_ends(environment):
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and not done.stderr and not done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

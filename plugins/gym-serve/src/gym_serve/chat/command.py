@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 from pathlib import Path
@@ -43,7 +44,9 @@ async def _chat(options: ChatOptions, tools: list[dict[str, Any]]) -> None:
     from gym_serve.chat.session import Session
     from gym_serve.chat.terminal import Terminal, piped, typed
 
-    screen = sys.stdin.isatty() and sys.stdout.isatty()
+    screen = all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a terminal cannot show is written out
     if screen:
         click.echo(click.style(f"loading {', '.join(options.models)} ...", dim=True), nl=False)
     try:

@@ -91,7 +91,8 @@ class Terminal:
     def write(self, text: str, dim: bool = False) -> None:
         """Print as it is, dimly where that is asked for and a terminal can."""
         click.echo(click.style(text, dim=True) if dim and self._colour else text, nl=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
     async def answer(self, text: str) -> None:
         """Say something and print the answer."""
@@ -189,12 +190,20 @@ def typed() -> Callable[[str], Awaitable[str]]:
 
 
 def piped() -> Callable[[str], Awaitable[str]]:
-    """Return what reads lines of a file or a pipe."""
+    """Return what reads lines of a file or a pipe: UTF-8, whatever the locale says, and what is none as the locale has it.
+
+    Where there is no input at all, that is its end.
+    """
+    given = sys.stdin  # None where it was closed before the program began
 
     async def read(prompt: str) -> str:
-        line = await asyncio.to_thread(sys.stdin.readline)
+        line = b"" if given is None else await asyncio.to_thread(given.buffer.readline)
         if not line:
             raise EOFError
-        return line.rstrip("\n")
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            text = line.decode(given.encoding, "replace")
+        return text.rstrip("\r\n")
 
     return read
