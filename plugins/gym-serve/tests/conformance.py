@@ -350,6 +350,32 @@ def _(at):
     assert "".join(shown) == whole[: whole.index(stop)]
 
 
+@case("`min_tokens`, `bad_words`, `include_stop_str_in_output`", "openai")
+def _(at):
+    assert at.chat(extra_body={"min_tokens": 40}).usage.completion_tokens >= 40
+    whole = text_of(at)
+    assert whole.split()[0] not in text_of(at, extra_body={"bad_words": whole.split()[:1]}).split()
+    stop = whole[len(whole) // 2 :][:2]
+    shown = text_of(at, stop=[stop], extra_body={"include_stop_str_in_output": True})
+    assert shown == whole[: whole.index(stop) + len(stop)]
+
+
+@case("options of the chat template", "openai")
+def _(at):
+    import openai
+    import pytest
+
+    reply = at.chat(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert reply.usage.completion_tokens_details.reasoning_tokens == 0
+    for given, key in (
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"extra_body": {"chat_template_kwargs": {"odd": 1}}}, "chat_template_kwargs.odd"),
+    ):
+        with pytest.raises(openai.BadRequestError, match="does not read") as caught:
+            at.chat(**given)
+        assert caught.value.param == key
+
+
 @case("length and usage", "openai")
 def _(at):
     reply = at.chat(max_completion_tokens=1, max_tokens=None)
@@ -381,6 +407,14 @@ def _(at):
         model=at.model, prompt="3 + 4 =", max_tokens=3, temperature=0, stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in streamed) == made.choices[0].text
+
+
+@case("scores of a prompt (`echo`, `max_tokens` 0)", "openai")
+def _(at):
+    made = at.openai().completions.create(model=at.model, prompt="3 + 4 = 7", max_tokens=0, echo=True, logprobs=1)
+    found = made.choices[0]
+    assert found.text.endswith("3 + 4 = 7") and made.usage.completion_tokens == 0
+    assert len(found.logprobs.token_logprobs) == made.usage.prompt_tokens == len(found.logprobs.text_offset)
 
 
 @case("completions", "langchain")
@@ -423,6 +457,12 @@ def _(at):
 def _(at):
     one, other = (vector.embedding for vector in at.openai().embeddings.create(model=at.model, input=["a", "b"]).data)
     assert math.isclose(sum(value * value for value in one), 1.0, rel_tol=1e-4) and one != other
+
+
+@case("embeddings of tokens", "openai")
+def _(at):
+    found = at.openai().embeddings.create(model=at.model, input=[[1, 2, 3], [4]])
+    assert len(found.data) == 2 and found.usage.prompt_tokens == 4
 
 
 @case("embeddings", "langchain")

@@ -17,6 +17,8 @@ BEYOND = (
     "JSON schema",
     "choice or pattern (`structured_outputs`)",
     "JSON object",
+    "`min_tokens`, `bad_words`, `include_stop_str_in_output`",
+    "scores of a prompt (`echo`, `max_tokens` 0)",
 )  #: of the stranger's engine
 PAIRS = [(feature, client) for feature, clients in CASES.items() for client in clients]
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from gym_serve.contract import Limits, ModelSource, Piece, Request, Sampling
+from gym_data.location import locate
+from gym_data.tokenizer import Tokenizer
+from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, Full, RequestError
 from gym_vllm.serving.config import ServedByVLLM
 
@@ -87,12 +89,42 @@ def test_every_setting_reaches_the_server(desk: Desk) -> None:
     desk.body = chunk(SAID, "stop") + b"data: [DONE]\n\n"
     with served(desk) as ask:
         for seed in (3, 3, 4):
-            ask(asking(seed=seed, stop_token_ids=(11, 12), logit_bias={5: -100.0}, logprobs=2, **said))
+            more = {"stop_token_ids": (11, 12), "logit_bias": {5: -100.0}, "logprobs": 2, "min_tokens": 20}
+            ask(asking(seed=seed, **more, **said))
     one, other, third = desk.asked
     assert {name: one[name] for name in said} == said
     assert one["stop_token_ids"] == [11, 12] and one["logit_bias"] == {"5": -100.0} and one["logprobs"] == 2
-    assert one["max_tokens"] == 8 and one["prompt"] == [5, 6, 7] and one["stream"] is True
+    assert one["max_tokens"] == one["min_tokens"] == 8 and one["prompt"] == [5, 6, 7] and one["stream"] is True
     assert one["seed"] == other["seed"] != third["seed"]
+
+
+def test_what_a_server_would_not_do_exactly_is_refused_by_name(desk: Desk) -> None:
+    """Words are no field of a server's completions; behind a grammar that is over, it would draw from nothing."""
+    grammar = Grammar("regex", "a")
+    with served(desk) as ask:
+        for said, key in (
+            ({"bad_words": ("a",)}, "bad_words"),
+            ({"grammar": grammar, "min_tokens": 3}, "min_tokens"),
+            ({"stop_token_ids": (10**9,)}, "stop_token_ids"),
+        ):
+            with pytest.raises(BadRequest) as caught:
+                ask(asking(**said))
+            assert caught.value.problems[0].key == key
+    assert not desk.asked
+
+
+def test_ends_are_looked_for_behind_the_least_number_of_tokens(desk: Desk) -> None:
+    words = Tokenizer(locate("tiny"))
+    said = words.encode("7+8")
+    texts = [words.decode([token]) for token in said]
+    desk.body = chunk(said, "length")
+    with served(desk) as ask:
+        for least in range(4):
+            stop, ends = texts[1], least < 2
+            for shows in (False, True):
+                asked = asking(stop=(stop,), min_tokens=least, include_stop_str_in_output=shows, max_tokens=3)
+                shown = texts[0] + stop * shows if ends else "".join(texts)
+                assert "".join(piece.text for piece in ask(asked)) == shown
 
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n", chunk([], "abort"), chunk([], None)])

@@ -114,6 +114,45 @@ def stopped(brought: Brought, bench: Bench) -> None:
     _with(brought, bench, use)
 
 
+@laws("a reply has its least number of tokens, and shows what ended it where that is asked")
+def least(brought: Brought, bench: Bench) -> None:
+    """A stop string that stands before it ends no reply; with `include_stop_str_in_output` the one that does is its last text."""
+
+    async def use(engine: Engine) -> None:
+        if not {"min_tokens", "include_stop_str_in_output"} <= engine.supports:
+            return
+        whole = await ask(engine, _asked())
+        for stop in sorted({whole.text[at : at + 1] for at in range(len(whole.text))})[:8]:
+            reply = await ask(engine, _asked(stop=(stop,), include_stop_str_in_output=True))
+            assert reply.text == whole.text[: whole.text.index(stop) + 1]
+            reply = await ask(engine, _asked(stop=(stop,), min_tokens=LONGEST))
+            assert reply.tokens == whole.tokens and reply.text == whole.text, "it ended too early"
+        ended = _asked(ignore_eos=False, stop_token_ids=tuple(set(whole.tokens)), min_tokens=LONGEST)
+        reply = await ask(engine, ended)
+        assert len(reply.tokens) == LONGEST and not set(reply.tokens) & set(whole.tokens), "a token ended it too early"
+
+    _with(brought, bench, use)
+
+
+@laws("tokens of a prompt are those that it counts, and say it")
+def tokenized(brought: Brought, bench: Bench) -> None:
+    """They can be asked in its place, and their text is that of the prompt."""
+
+    async def use(engine: Engine) -> None:
+        if "tokenize" not in engine.supports:
+            return
+        for prompt in (*PROMPTS, "日本 🙂 <|im_end|>"):
+            found = await engine.tokenize(_asked(prompt))
+            assert len(found.tokens) == len(found.texts) == await engine.count(_asked(prompt))
+            assert (await engine.detokenize(NAME, found.tokens)).endswith(prompt)
+            asked = replace(_asked(), prompt=None, tokens=found.tokens)
+            assert (await ask(engine, asked)).tokens == (await ask(engine, _asked(prompt))).tokens
+        with pytest.raises(RequestError):
+            await engine.detokenize(NAME, [10**9])
+
+    _with(brought, bench, use)
+
+
 @laws("what is not there and what is closed is told by its error")
 def refused(brought: Brought, bench: Bench) -> None:
     """An unknown model or tenant is Unknown, a request that asks nothing a RequestError, one behind `close` is Gone."""
