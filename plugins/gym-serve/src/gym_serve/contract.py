@@ -224,11 +224,11 @@ class Engine(Protocol):
 
     async def tokenize(self, request: Request) -> Tokenized:
         """Return the prompt as tokens, none for an empty text. Raises RequestError as `submit` does."""
-        raise NotImplementedError
+        ...
 
     async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
         """Return the text of tokens, special ones included. Raises RequestError for what is no token of the model."""
-        raise NotImplementedError
+        ...
 
     async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
         """Return the score of each input by a reward model or a classifier. Raises RequestError where the model is neither."""

@@ -6,6 +6,7 @@ It works on a stream. Joined, the parts are the same however the text was cut.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -41,7 +42,7 @@ class Delta:
         return bool(self.content or self.reasoning or self.calls)
 
 
-class StepParser:
+class StepParser(ABC):
     """Reads one answer in steps: `_read` takes what it can from `_held`, and returns None where more has to come."""
 
     _read: Callable[[bool], Delta | None]
@@ -50,9 +51,9 @@ class StepParser:
     _thoughts: tuple[tuple[int, float], ...] = ()  #: from which character to which, their marks included
 
     @property
+    @abstractmethod
     def _thinks(self) -> bool:
         """Whether what is read next is a thought."""
-        raise NotImplementedError
 
     def thought(self, place: int) -> bool:
         """Whether a character of what was written is of a thought or its marks; behind the last one, whether one goes on."""

@@ -25,8 +25,9 @@ import jinja2.ext
 from jinja2 import meta, nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+
+from gym_data.chat.template_namespace import TemplateNamespace
 
 SECONDS = 5.0  #: longest rendering of one conversation
 ALARM = False  #: whether this process may be ended when that is over, see `gym_data.chat.template_worker`
@@ -157,22 +158,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return text.replace(old, new, -1 if count is None else count)
 
 
-class TemplateNamespace(Namespace):
-    """Jinja's `namespace` that takes no underscore names."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        """Take initial values as `dict` does."""
-        values = dict(*args[1:], **kwargs)
-        for name in values:
-            _no_underscore(name)
-        Namespace.__init__(args[0], values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Set a name."""
-        _no_underscore(name)
-        super().__setitem__(name, value)
-
-
 class ChatTemplate:
     """A chat template, compiled once."""
 
@@ -273,11 +258,6 @@ def _narrow(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return checked
-
-
-def _no_underscore(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
 
 
 def _raise(message: str) -> None:
