@@ -134,6 +134,15 @@ def test_values_may_have_the_prompt_begin_a_thought(template, values, begins):
         ("{{ raise_exception(1) }}{{ bos_token }}{{ messages }}{{ tools }}{{ strftime_now('') }}", set()),
         ("{% if day is not defined %}{% set day = strftime_now('') %}{% endif %}{{ day }}{{ 'dusk' }}", {"day"}),
         ("{% macro f(x) %}{{ x ~ mode }}{% endmacro %}{% set a = 1 %}{{ f(a) }}{# hue #}{{ ns.of }}", {"mode", "ns"}),
+        (
+            "{% set a = a | default(1) %}{% for b in b %}{{ b }}{% endfor %}{% with c = c %}{% endwith %}",
+            {"a", "b", "c"},
+        ),
+        (
+            "{% for m in messages %}{% if m.c %}{% set c = 1 %}{% else %}{% set c = 2 %}{% endif %}{{ c }}{% endfor %}",
+            set(),
+        ),
+        ("{% if y is not defined %}{% set y = 1 %}{% endif %}{{ y }}{{ eos_token }}", {"y"}),
         ("{% generation %}{% if brief | default(false) %}a{% endif %}{% endgeneration %}", {"brief"}),
     ],
 )

@@ -85,7 +85,8 @@ class ChatRenderer:
     @cached_property
     def reads(self) -> list[str]:
         """Names of the values that the templates ask for and the tokenizer does not say, such as `enable_thinking`."""
-        return sorted({name for each in self._templates.values() for name in each.reads} - self.spec.values.keys())
+        found = {name for each in self._templates.values() for name in each.reads} - self.spec.values.keys()
+        return sorted(name for name in found if not name.endswith("_token"))  # which a tokenizer has, or has not
 
     @cached_property
     def quoter(self) -> SpecialTokenQuoter:

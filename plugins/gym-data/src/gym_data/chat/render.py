@@ -22,12 +22,13 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from gym_data.chat.template_namespace import TemplateNamespace
+from gym_data.chat.template_reads import values_asked
 
 SECONDS = 5.0  #: longest rendering of one conversation
 ALARM = False  #: whether this process may be ended when that is over, see `gym_data.chat.template_worker`
@@ -183,7 +184,7 @@ class ChatTemplate:
     def reads(self) -> set[str]:
         """Names of the values that the template asks for, beside those that every one is handed."""
         with _limited():
-            return meta.find_undeclared_variables(Sandbox().parse(self.text)) - HANDED
+            return values_asked(Sandbox().parse(self.text)) - HANDED
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
