@@ -19,7 +19,7 @@ from report import Report, main
 
 from gym_bitdelta.delta import file
 from gym_core import execute, load_recipe
-from gym_core.recorded import recorded
+from gym_manage.recorded import recorded
 from gym_manage.reopened import reopened
 
 TASKS = {"sources": [{"name": "tiny-tasks", "count": 400}]}

@@ -12,7 +12,7 @@ import torch
 
 from gym_core import Artifact, execute, load_recipe
 from gym_core.record import RunRecord
-from gym_core.recorded import recorded
+from gym_manage.recorded import recorded
 from gym_manage.reopened import reopened
 from gym_quant import RTN
 from gym_testkit.bench import Bench, fingerprint

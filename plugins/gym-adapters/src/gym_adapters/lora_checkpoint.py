@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gym_core import Artifact, GymError
 from gym_core.files import by_umask
-from gym_core.recorded import artifact_in
+from gym_data.location import artifact_at
 from gym_torch.checkpoints.peft_folder import TWICE
 from gym_torch.kinds import Adapter
 
@@ -62,9 +62,9 @@ class LoraFile:
 
 
 def adapter_at(name: str | Path) -> Path:
-    """Return the folder of an adapter: of what a run made, or one that is named. Raises GymError for a whole model."""
+    """Return the folder of an adapter, by a name that `artifact_at` knows. Raises GymError for a whole model."""
     key = "adapter.adapter_name_or_path"
-    found = artifact_in(Path(name).expanduser(), key, "name the output of a run that made an adapter, or its folder")
+    found = artifact_at(str(name), key=key)
     if found.kind != "adapter":
         why = f"holds a {found.kind}, not an adapter"
         raise GymError(why, where=str(found.path), key=key, fix=f"begin with it: `model: {name}`, without this key")

@@ -13,7 +13,7 @@ from gym_core.artifact import Artifact
 from gym_core.discovery import catalogue, entries, nearest
 from gym_core.errors import GymError, RecipeError
 from gym_core.loading import find, load
-from gym_core.recorded import artifact_in, is_run, recorded
+from gym_manage.recorded import artifact_in, is_run, recorded
 
 #: Pickles are never fetched; a model's own code is, and runs only where a recipe sets `trust_remote_code`.
 _FILES = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
@@ -23,7 +23,7 @@ _HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 
 
 def artifact_at(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Artifact:
-    """Return what a name means: a family, what lies in a folder (`gym_core.recorded.artifact_in`), or a model on the Hub.
+    """Return what a name means: a family, what lies in a folder (`gym_manage.recorded.artifact_in`), or a model on the Hub.
 
     A model on the Hub is fetched on first use; `weights=False` asks for its configuration and tokenizer alone. `key` is what
     errors call the name. Raises RecipeError when there is no such model, GymError when the Hub cannot be reached.

@@ -14,9 +14,9 @@ from gym_core import Artifact, Component, Exporter, GymError, RecipeError, secti
 from gym_core.component import Slot
 from gym_core.discovery import entries
 from gym_core.loading import load, load_component
-from gym_core.recorded import Recorded, artifact_in, is_run, recorded
 from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
+from gym_manage.recorded import Recorded, artifact_in, is_run, recorded
 from gym_manage.reopened import options, reopened
 
 CERTIFICATE = (

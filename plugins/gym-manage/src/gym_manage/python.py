@@ -12,8 +12,8 @@ from gym_core.errors import GymError
 from gym_core.execution import execute
 from gym_core.loading import find, load
 from gym_core.recipe import load_recipe
-from gym_core.recorded import recorded
 from gym_core.run import Outcome
+from gym_manage.recorded import recorded
 from gym_manage.reopened import reopened
 
 

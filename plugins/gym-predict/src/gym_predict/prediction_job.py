@@ -11,9 +11,9 @@ from typing import Any
 from gym_core import Recipe, RecipeError, dialect, load_recipe, sections
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_core.recorded import recorded
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_manage.recorded import recorded
 from gym_predict.options import PredictOptions
 from gym_serve.options import engine_named, report
 

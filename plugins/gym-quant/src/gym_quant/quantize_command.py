@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gym_core import GymError
-from gym_core.recorded import recorded
+from gym_manage.recorded import recorded
 from gym_manage.reopened import options, reopened
 
 

@@ -49,7 +49,7 @@ class Adapter(Held):
         return self
 
     def begins_with(self) -> Sequence[str]:
-        """Return the folders of adapters that are there before training, which a run goes on with. Default: none."""
+        """Return the names of adapters that are there before training, which a run goes on with. Default: none."""
         return ()
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from gym_adapters.lora_checkpoint import read_lora
 from gym_core import Artifact, GymError
-from gym_core.recorded import artifact_in
 from gym_deltasoup.rounds.contribution_store import FILES, Details
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
+from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.weight_shards import lay_out, pieces
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 from gym_core import Artifact, GymError
-from gym_core.recorded import artifact_in
 from gym_data.location import lasting, locate
+from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
 from gym_torch.model_files import HEAD, weight_files

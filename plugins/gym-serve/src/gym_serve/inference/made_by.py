@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from gym_bitdelta.store import VariantStore
-from gym_core.recorded import artifact_in, is_run
+from gym_manage.recorded import artifact_in, is_run
 from gym_serve.answer_options import DrawingOptions
 from gym_torch.model.fingerprint import of_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Recipe, RecipeError, Run
-from gym_data.location import locate
+from gym_data.location import artifact_at, locate
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
 from gym_torch.config import TorchAlgorithm
@@ -48,7 +48,7 @@ def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[
     named = {"the base model": model.path}
     named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path and other.stays}
     adapter = part(run.recipe, Adapter)
-    named |= {f"the adapter {name}": Path(name).expanduser() for name in adapter.begins_with()} if adapter else {}
+    named |= {f"the adapter {name}": artifact_at(name).path for name in adapter.begins_with()} if adapter else {}
     prints = run.ranks.agree(lambda: {name: fingerprint.of_model(path) for name, path in named.items()})
     return prints | {"the precision": model.precision}
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gym_core.artifact import Artifact
 from gym_core.errors import GymError
-from gym_core.recorded import artifact_in
 
 #: Files that decide what a folder answers.
 _DECIDE = ("*.safetensors", "*.bin", "*.jinja", "*.model", "*.txt", "*config.json", "tokenizer*.json", "vocab.json")
@@ -19,6 +18,8 @@ def fingerprint(folder: Path) -> str:
 
     Files are read in full. Raises GymError where the folder does not say what it holds, or a base is not there.
     """
+    from gym_manage.recorded import artifact_in
+
     artifact = artifact_in(folder, "model")
     told = [artifact.kind, artifact.details, *_contents(artifact.path)]
     if artifact.kind != "model":
