@@ -77,6 +77,67 @@ def fp8(base: Path, into: Path) -> PreTrainedModel:
     return with_weights(base, whole.get)
 
 
+def autofp8(base: Path, into: Path) -> PreTrainedModel:
+    """Write numbers of 8 bits with one scale, and one of the inputs, as AutoFP8 does (`activation_scheme: static`)."""
+    stored, whole = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+    for name, weight in load_file(base / "model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = weight
+            continue
+        codes, scale = (weight * (448 / weight.abs().max())).to(torch.float8_e4m3fn), weight.abs().max() / 448
+        stored |= {name: codes, f"{name}_scale": scale.clone()}
+        stored[name.replace(".weight", ".input_scale")] = torch.tensor(0.02)
+        whole[name] = codes.float() * scale
+    shutil.copytree(base, into)
+    save_file(stored, into / "model.safetensors", metadata={"format": "pt"})
+    told(into, quant_method="fp8", activation_scheme="static", ignored_layers=["lm_head"], kv_cache_scheme=None)
+    return with_weights(base, whole.get)
+
+
+def compressed(base: Path, into: Path, inputs: dict[str, Any] | None = None, **weights: Any) -> PreTrainedModel:
+    """Have compressed-tensors write 8 bits as llm-compressor does; return the model with the weights that it reads back."""
+    compressors = pytest.importorskip("compressed_tensors.compressors")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    told_weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor"} | weights
+    inputs = inputs or {"dynamic": True, "num_bits": 8, "type": told_weights["type"], "strategy": "token"}
+    args = quantization.QuantizationArgs(**told_weights)
+    scheme = quantization.QuantizationScheme(
+        targets=["Linear"], weights=args, input_activations=quantization.QuantizationArgs(**inputs)
+    )
+    kind = f"{told_weights['type']}-quantized"
+    library = compressors.BaseCompressor.get_value_from_registry(kind)
+    stored, whole = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+    draw = torch.Generator().manual_seed(0)
+    for name, weight in load_file(base / "model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = weight
+            continue
+        sides = told_weights.get("block_structure") or [
+            weight.shape[0] if args.strategy == "tensor" else 1,
+            weight.shape[1],
+        ]
+        counts = [-(-size // side) for size, side in zip(weight.shape, sides, strict=True)]
+        scale = torch.rand(counts, generator=draw) * 0.01 + weight.abs().max() / (448 if args.type == "float" else 100)
+        zero = torch.randint(-9, 9, counts, generator=draw).to(torch.int8) if not args.symmetric else None
+        held = {"weight": weight, "weight_scale": scale.flatten() if args.strategy == "tensor" else scale}
+        held = library.compress(held | ({"weight_zero_point": zero} if zero is not None else {}), scheme)
+        whole[name] = library.decompress(held, scheme)["weight"]
+        module = name.removesuffix("weight")
+        stored |= {f"{module}{key}": each.contiguous() for key, each in held.items()}
+        if inputs["dynamic"] is False:
+            stored[f"{module}input_scale"] = torch.tensor([0.02])
+    shutil.copytree(base, into)
+    save_file(stored, into / "model.safetensors", metadata={"format": "pt"})
+    group = {"targets": ["Linear"], "weights": told_weights, "input_activations": inputs, "format": kind}
+    told(into, quant_method="compressed-tensors", format=kind, config_groups={"group_0": group}, ignore=["lm_head"])
+    model = with_weights(base, whole.get)
+    read = mapped_weights.load(into, dtype=torch.float32)
+    assert all(
+        torch.equal(quantized_layers(read)[name.removesuffix(".weight")].weight, each) for name, each in whole.items()
+    )
+    return model
+
+
 def told(path: Path, **options: Any) -> None:
     """Have a configuration say how the model is quantized."""
     config = json.loads((path / "config.json").read_text())
@@ -90,6 +151,11 @@ MADE: dict[str, tuple[Callable[..., PreTrainedModel], dict[str, Any]]] = {
     "fp4": (bitsandbytes, {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
     "int8": (bitsandbytes, {"load_in_8bit": True}),
     "fp8": (fp8, {}),
+    "autofp8": (autofp8, {}),
+    "w8a8 static": (compressed, {"inputs": {"dynamic": False, "num_bits": 8, "type": "float"}}),
+    "w8a8 channel": (compressed, {"strategy": "channel"}),
+    "w8a8 block": (compressed, {"strategy": "block", "block_structure": [16, 40]}),
+    "w8 int block": (compressed, {"strategy": "block", "block_structure": [24, 32], "type": "int", "symmetric": False}),
 }
 
 
@@ -127,8 +193,20 @@ def test_experts_that_others_quantized_are_refused(tmp_path: Path) -> None:
         mapped_weights.load(tmp_path / "mixture")
 
 
-def test_inputs_that_are_scaled_beforehand_are_refused(base: Path, tmp_path: Path) -> None:
-    fp8(base, tmp_path / "made")
-    told(tmp_path / "made", quant_method="fp8", activation_scheme="static")
-    with pytest.raises(GymError, match=r"fp8 with activation_scheme static are not read here"):
+@pytest.mark.parametrize("kind", ["autofp8", "w8a8 static", "w8a8 block"])
+def test_scales_of_inputs_are_said_and_not_used(kind: str, base: Path, tmp_path: Path, capsys: Any) -> None:
+    make, options = MADE[kind]
+    make(base, tmp_path / "made", **options)
+    mapped_weights.load(tmp_path / "made")
+    said = "14 scales of inputs are not used" in "".join(capsys.readouterr())
+    assert said == (kind != "w8a8 block")
+
+
+@pytest.mark.parametrize(
+    "scheme", [{"quant_method": "fp8"}, {"quant_method": "compressed-tensors", "config_groups": {}}]
+)
+def test_scales_that_fit_no_weight_are_refused(base: Path, tmp_path: Path, scheme: dict[str, Any]) -> None:
+    compressed(base, tmp_path / "made", strategy="block", block_structure=[16, 32])
+    told(tmp_path / "made", **scheme)
+    with pytest.raises(GymError, match=r"there are scales \[.*\] for a weight \[.*\], and .*blocks"):
         mapped_weights.load(tmp_path / "made")

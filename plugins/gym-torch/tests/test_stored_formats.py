@@ -169,7 +169,8 @@ def test_what_comes_quantized_is_decoded_exactly_and_trains_adapters(
         {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
         {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}},
         {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"strategy": "block"}}}},
-        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"input_activations": {"dynamic": False}}}},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"strategy": "tensor_group"}}}},
+        {"quant_method": "fp8", "activation_scheme": "no such scheme"},
     ],
     ids=lambda told: " ".join(map(str, told.values()))[:40],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,11 +208,13 @@ def read_weights(
     options: dict[str, Any],
     kind: Any = AutoModelForCausalLM,
     finite: Callable[[Tensor], bool] = lambda held: bool(held.isfinite().all()),
+    *,
+    unused: Sequence[str] = (),
 ) -> PreTrainedModel:
     """Load weights quietly into a model of a kind.
 
     Raises GymError for any that are missing, do not fit, are not `finite`, or that the model has no place for; what belongs to
-    parts that no text goes through is left out, and said.
+    parts that no text goes through is left out, and said, as is what has a name that ends in one of `unused`.
     """
     report: dict[str, Any]
     with TRANSFORMERS_LOCK:
@@ -227,8 +229,11 @@ def read_weights(
     others = [name for name in left if any(part in _OTHER_MODALITIES for part in name.split("."))]
     if others:
         say(f"{len(others)} weights are not loaded, which text does not need: {', '.join(others[:3])}")
+    scales = [name for name in left if name.rpartition(".")[2] in unused]
+    if scales:
+        say(f"{len(scales)} scales of inputs are not used, which keep their precision: {', '.join(scales[:3])}")
     wrong = {
-        "weights that config.json has no place for": [name for name in left if name not in others],
+        "weights that config.json has no place for": [name for name in left if name not in {*others, *scales}],
         "missing weights": sorted(report["missing_keys"]),
         "weights of another shape than config.json says": sorted(key for key, *_ in report["mismatched_keys"]),
         "weights that are not finite": [key for key, held in model.named_parameters() if not finite(held)],
@@ -246,14 +251,15 @@ def read_model(path: Path, options: dict[str, Any], quantizer: LoadTimeQuantizer
     Raises what `read_weights` and `codec_of` raise.
     """
     shape = options["config"]
+    unused: Sequence[str] = ()
     if quantizer:
         streaming = QuantizeOnLoad(codec_of(quantizer, shape), path, quantizer.modules_to_not_convert)
     elif found := format_of(shape):
-        streaming = PreQuantized(found, path)
+        streaming, unused = PreQuantized(found, path), found.unused
         options = {**options, "key_mapping": renamed(path, found)}
     else:
         return read_weights(path, options, *how)
-    model = read_weights(path, {**options, "quantization_config": streaming}, *how)
+    model = read_weights(path, {**options, "quantization_config": streaming}, *how, unused=unused)
     streaming.finish(model)
     return model
 

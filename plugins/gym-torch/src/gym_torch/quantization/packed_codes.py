@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -29,3 +31,14 @@ def reordered(codes: Tensor) -> Tensor:
 def groups(count: int, size: int, device: torch.device) -> Tensor:
     """Return the group number of each of `count` columns, `[count]`."""
     return torch.arange(size, device=device) // (-(-size // count))
+
+
+def blocks(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
+    """Return how many blocks of this many rows and columns a matrix has, the last ones of a side smaller."""
+    return tuple(-(-size // length) for size, length in zip(shape, block, strict=True))
+
+
+def spread(values: Tensor, block: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Return `[out, in]`: for each weight the value of its block, of `[blocks of rows, blocks of columns]`."""
+    rows = values.repeat_interleave(block[0], 0)[: shape[0]]
+    return rows.repeat_interleave(block[1], 1)[:, : shape[1]]

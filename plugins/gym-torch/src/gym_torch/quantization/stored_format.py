@@ -12,6 +12,12 @@ from torch import Tensor
 from gym_core import GymError
 from gym_torch.quantization.weight_codec import WeightCodec
 
+#: Ends of names of what inputs, outputs, keys and values are scaled by.
+SCALES = (
+    "input_scale", "input_zero_point", "activation_scale", "output_scale", "output_zero_point", "q_scale", "k_scale", "v_scale",
+    "k_zero_point", "v_zero_point", "kv_scale",
+)  # fmt: skip
+
 
 class StoredFormat(WeightCodec):
     """A codec that decodes stored tensors and encodes nothing."""
@@ -19,6 +25,12 @@ class StoredFormat(WeightCodec):
     tensors: ClassVar[tuple[str, ...]] = ()
     """What stands for a weight, by the end of its name, as far as a file has it; the first is always there. In `stored` they have
     underscores for dots."""
+
+    marks: ClassVar[tuple[str, ...]] = ()
+    """Those of them of which one is always there, where that need not be the first."""
+
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Ends of names of what inputs, outputs and caches are scaled by, which say nothing of a weight."""
 
     reads: ClassVar[str] = ""
     """What kinds of it are read, for people."""

@@ -226,8 +226,8 @@ def _modules(path: Path, codec: StoredFormat) -> dict[str, dict[str, Tensor]]:
                 if name := next((name for name in codec.tensors if key.endswith(f".{name}")), ""):
                     module = found.setdefault(key.removesuffix(f".{name}"), {})
                     module[name.replace(".", "_")] = _described(weights, key)
-    marked = codec.tensors[0].replace(".", "_")
-    return {module: tensors for module, tensors in found.items() if marked in tensors}
+    marks = {name.replace(".", "_") for name in codec.marks or codec.tensors[:1]}
+    return {module: tensors for module, tensors in found.items() if marks & tensors.keys()}
 
 
 def _described(weights: Any, key: str) -> Tensor:
