@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gym_core import GymError, PluginError, RecipeError, cache_dir
+from gym_core.artifact import Artifact
 from gym_core.record import RunRecord
 from gym_data import location
 from gym_data.location import artifact_at, is_hub_id, lasting, locate, specific
@@ -95,6 +96,15 @@ def test_folders_that_hold_no_model(tmp_path: Path, small):
     model(tmp_path / "run" / "model")
     assert f"did you mean `{tmp_path / 'run' / 'model'}`?" in refuse(str(tmp_path / "run"))
     assert "no config.json" in refuse(str(tmp_path))
+
+
+def test_weights_that_an_optimizer_only_trains_are_no_model(tmp_path: Path):
+    """As of schedule-free ones: the weights to use are their average, which the end of a run makes."""
+    folder = model(tmp_path / "step-00000002")
+    Artifact(folder, details={"averaged": False}).record()
+    assert locate(str(folder)) == folder
+    Artifact(folder, details={"averaged": True}).record()
+    assert "the optimizer averages" in refuse(str(folder))
 
 
 def test_weights_must_be_safetensors(tmp_path: Path, install):

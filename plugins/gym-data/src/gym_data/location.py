@@ -45,11 +45,16 @@ def artifact_at(name: str, revision: str | None = None, weights: bool = True, ke
 def locate(name: str, revision: str | None = None, weights: bool = True, key: str = "") -> Path:
     """Return the local directory of a whole model, by a name that `artifact_at` knows.
 
-    Raises what that raises, and RecipeError for an adapter, a delta, and what has no weights in safetensors.
+    Raises what that raises, and RecipeError for an adapter, a delta, a checkpoint of an optimizer that averages, and what has no
+    weights in safetensors.
     """
     found = artifact_at(name, revision, weights, key)
     if found.kind != "model":
         raise _no_model(found, name, key)
+    if found.details.get("averaged"):
+        why = "the optimizer averages: this checkpoint holds the weights that it trains, not those to use"
+        fix = "name the run; `train.load_best_model_at_end=true` makes that the best"
+        raise RecipeError(why, where=str(found.path), key=key, fix=fix)
     if weights and not _is_family(name):
         _check_weights(found.path, key)
     return found.path
