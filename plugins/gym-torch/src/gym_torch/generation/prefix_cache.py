@@ -22,7 +22,13 @@ class _Block:
     """Keys and values of some tokens of a text."""
 
     number: int
-    held: Tensor  #: `[2 * layers, heads, BLOCK, head_dim]`, keys before values
+    held: Sequence[Tensor]  #: `[parts, heads, BLOCK, head_dim]`, one of each shape: a value may be narrower than a key
+    places: Sequence[Sequence[int]]  #: of the parts of each, among the keys of all layers and then their values
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return sum(part.nbytes for part in self.held)
 
 
 class PrefixCache:
@@ -46,36 +52,46 @@ class PrefixCache:
         returns.
         """
         width = max(count for *_, count in asked)
-        rows = []
-        for scope, prompt, count in asked:
-            found = [block.held for block in self._found(scope, prompt, len(prompt) - 1)[: -(-count // BLOCK)]]
-            rows.append(pad(torch.cat(found, 2)[:, :, :count], (0, 0, width - count, 0)) if count else None)
-        like = next(row for row in rows if row is not None)
-        whole = torch.stack([torch.zeros_like(like) if row is None else row for row in rows], 1)
-        keys, values = whole.chunk(2)
-        return list(zip(keys, values, strict=True))
+        found = [self._found(scope, prompt, len(prompt) - 1)[: -(-count // BLOCK)] for scope, prompt, count in asked]
+        parts: dict[int, Tensor] = {}
+        for number, places in enumerate(next(blocks for blocks in found if blocks)[0].places):
+            rows = [
+                pad(torch.cat([each.held[number] for each in blocks], 2)[:, :, :count], (0, 0, width - count, 0))
+                if blocks
+                else None
+                for blocks, (*_, count) in zip(found, asked, strict=True)
+            ]
+            like = next(row for row in rows if row is not None)
+            whole = torch.stack([torch.zeros_like(like) if row is None else row for row in rows], 1)
+            parts |= zip(places, whole, strict=True)
+        layers = len(parts) // 2
+        return [(parts[layer], parts[layers + layer]) for layer in range(layers)]
 
     def put(self, scope: Hashable, tokens: Sequence[int], held: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Keep keys and values `[heads, length, head_dim]` of each layer for the first tokens of a text."""
-        layers = [pair[half] for half in range(2) for pair in held]
-        length = layers[0].shape[1]
+        parts = [pair[half] for half in range(2) for pair in held]
+        length = parts[0].shape[1]
         known = self._found(scope, tokens, length)
         start, stop = len(known) * BLOCK, length - length % BLOCK
-        if start >= stop or len({part.shape for part in layers}) != 1:
+        if start >= stop or any(part.shape[1] != length for part in parts):
             return
-        new = torch.stack([part[:, start:stop] for part in layers])
-        if new.nbytes > self.limit:
+        alike: dict[torch.Size, list[int]] = {}
+        for place, part in enumerate(parts):
+            alike.setdefault(part.shape, []).append(place)
+        new = [torch.stack([parts[place][:, start:stop] for place in places]) for places in alike.values()]
+        if sum(part.nbytes for part in new) > self.limit:
             return
         before: Hashable = known[-1].number if known else ("scope", scope)
         for at in range(0, stop - start, BLOCK):
-            block = _Block(self._count, new[:, :, at : at + BLOCK].clone())
+            own = [part[:, :, at : at + BLOCK].clone() for part in new]
+            block = _Block(self._count, own, list(alike.values()))
             self._count += 1
             self._blocks[before, tuple(tokens[start + at : start + at + BLOCK])] = block
-            self.bytes += block.held.nbytes
+            self.bytes += block.nbytes
             before = block.number
         self._found(scope, tokens, length)  # used now, the first block last of all
         while self.bytes > self.limit:
-            self.bytes -= self._blocks.popitem(last=False)[1].held.nbytes
+            self.bytes -= self._blocks.popitem(last=False)[1].nbytes
 
     def _found(self, scope: Hashable, tokens: Sequence[int], most: int) -> list[_Block]:
         """Return the cached blocks of the first `most` tokens, and mark them as used."""
