@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.model.log_probs import head_of, label_log_probs, map_logits
+from gym_torch.model.log_probs import head_of, label_log_probs, log_probs_and_entropies, map_logits
 
 torch.set_num_threads(1)
 ROWS, DIM, VOCABULARY = 37, 24, 101
@@ -144,6 +144,20 @@ def tiny(model_type: str, **options: object) -> PreTrainedModel:
     }  # fmt: skip
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **shape, **options)).eval()
+
+
+def test_tokens_that_another_vocabulary_lacks_have_no_divergence() -> None:
+    """Also where nothing else could be drawn: a teacher may have fewer unused rows than its student."""
+    torch.manual_seed(0)
+    hidden, other = torch.randn(2, 10, requires_grad=True), torch.randn(2, 8)
+    kept = torch.tensor([[0, 8], [0, 9], [1, 1], [1, 2], [1, 9]])
+    _, _, found = log_probs_and_entropies(
+        hidden, lambda rows: rows, torch.tensor([9, 2]), kept, other=lambda logits, rows: other[rows]
+    )
+    found.sum().backward()
+    own, known = (torch.distributions.Categorical(logits=each[1, 1:3].detach()) for each in (hidden, other))
+    torch.testing.assert_close(found, torch.stack([torch.zeros(()), torch.distributions.kl_divergence(own, known)]))
+    assert not hidden.grad[0].any() and hidden.grad[1, 1:3].all() and not hidden.grad[1, 3:].any()
 
 
 @pytest.mark.parametrize(

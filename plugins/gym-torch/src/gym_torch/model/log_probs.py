@@ -155,13 +155,15 @@ def log_probs_and_entropies(
 
 
 def _kl(logits: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
-    """Return KL(p || q) of each row, over the tokens that both have and that are not `out`."""
+    """Return KL(p || q) of each row, over the tokens that both have and that are not `out`; 0 where there is none."""
     count = min(logits.shape[1], other.shape[1])
-    own, known = logits[:, :count].log_softmax(1), other[:, :count]
+    own, known = logits[:, :count], other[:, :count]
     if out is None:
-        return (own.exp() * (own - known.log_softmax(1))).sum(1)
-    known = known.masked_fill(out[:, :count], -torch.inf).log_softmax(1)
-    return (own.exp() * (own - known).masked_fill(out[:, :count], 0.0)).sum(1)
+        own, known = own.log_softmax(1), known.log_softmax(1)
+        return (own.exp() * (own - known)).sum(1)
+    out, least = out[:, :count], torch.finfo(logits.dtype).min  # -inf in all of a row would make its gradient NaN
+    own, known = (each.masked_fill(out, least).log_softmax(1) for each in (own, known))
+    return (own.exp() * (own - known).masked_fill(out, 0.0)).sum(1)
 
 
 def _left_out(logits: Tensor, kept: Tensor, rows_of: Tensor, rows: slice) -> Tensor:
