@@ -197,6 +197,8 @@ def _dump(value: Any, path: sections.Path, names: Names, chosen: Chosen) -> Any:
         return dict([names[path]]) | body if path in names else body
     if isinstance(value, list | tuple):
         return [_dump(item, (*path, index), names, chosen) for index, item in enumerate(value)]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)  # YAML writes no types derived from it, such as pydantic's ByteSize
     return str(value) if isinstance(value, Path) else value
 
 

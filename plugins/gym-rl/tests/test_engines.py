@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import AutoModelForCausalLM
 
 from gym_adapters import LoRA
@@ -133,3 +134,11 @@ def test_a_later_turn_computes_what_is_new(tiny_model, precision) -> None:
     for one, two in zip(plain, kept, strict=True):
         assert one.log_probs[0] == pytest.approx(two.log_probs[0], abs=rounding)
         assert precision == "bf16" or one.tokens == two.tokens
+
+
+def test_a_recipe_that_says_how_much_memory_is_kept_can_be_written(bench) -> None:
+    rollouts = {"name": "local", "prefix_cache_bytes": "2MB"}
+    made = load_recipe(bench.recipe({"name": "rloo", "rewards": REWARDS, "rollouts": rollouts}, "prompt"))
+    again = load_recipe(yaml.safe_load(yaml.safe_dump(made.canonical())))
+    assert again.canonical()["algorithm"]["rollouts"]["prefix_cache_bytes"] == 2_000_000
+    assert again.fingerprint() == made.fingerprint()
