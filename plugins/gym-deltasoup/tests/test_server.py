@@ -275,7 +275,7 @@ def test_slow_and_strange_requests_end(running):
     for number in range(3):
         line = f"POST /v1/uploads/{number}{'a' * 9_000}/finish HTTP/1.1"
         assert status_of(raw(running.port, request(line))) == 404
-    assert not running.service.uploads._turns, "whoever guesses fills the memory of the server"
+    assert not running.service.uploads.turns, "whoever guesses fills the memory of the server"
     for body in (b"[" * 60_000, b'{"a": NaN}', b'"\xff"', b'{"manifest": {"member": "\\ud800"}}', b"{}"):
         assert status_of(raw(running.port, request("POST /v1/contributions HTTP/1.1", body))) == 400
     huge = (

@@ -57,7 +57,7 @@ class Uploads:
         self.community, self.limits = community, limits
         self.folder = community.folder / FOLDER
         self.folder.mkdir(exist_ok=True)
-        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  #: of uploads under way, by token
         self.forget()
 
     def begin(self, given: Contribution, manifest: Mapping[str, Any], signature: str) -> Upload | Event:
@@ -98,7 +98,7 @@ class Uploads:
 
     def add(self, token: str, offset: int, part: bytes) -> Upload:
         """Write a part behind those that are there. Raises Conflict where it begins elsewhere, Refused where it is too much."""
-        with self._turns[token]:
+        with self.turns[token]:
             found = self.find(token)
             if offset != found.received:
                 raise Conflict(found.received)
@@ -126,7 +126,7 @@ class Uploads:
     def finish(self, token: str) -> Event:
         """Accept an upload that is whole, and return the event. Raises Refused where it is not what was signed, or unsound."""
         self.find(token)  # a word that names no upload gets no turn, which would be kept
-        with self._turns[token]:
+        with self.turns[token]:
             found = self.find(token)
             if found.received != found.size:
                 raise Conflict(found.received)
@@ -155,7 +155,7 @@ class Uploads:
                 why = f"the disk does not take it: {error.strerror}"
                 raise FullError(why, fix="come again later; what was sent is kept") from error
             finally:
-                self._turns.pop(token, None)
+                self.turns.pop(token, None)
 
     def forget(self) -> None:
         """Take away uploads that nobody goes on with, those of other rounds, and parts that belong to none."""
