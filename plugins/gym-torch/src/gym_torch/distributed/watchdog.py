@@ -144,6 +144,8 @@ class Watch(threading.Thread):
         stuck = False
         for rank in ranks:
             if self._alive(rank) is False:
+                if self.store.check([FAILURE]):
+                    return  # it said why it ends, and its stack stays
                 self.stack_of(rank).unlink(missing_ok=True)  # it had no time to write one
                 self._blame([rank], "is gone: killed, or out of memory")
             if not self.store.check([f"beat/{rank}"]):
