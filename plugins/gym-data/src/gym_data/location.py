@@ -84,9 +84,8 @@ def specific(name: str) -> str:
     return name
 
 
-ModelName = Annotated[
-    str, AfterValidator(specific)
-]  #: an option that names a model: recorded as what a run made, not as the run
+#: An option that names a model: recorded as what a run made, not as the run.
+ModelName = Annotated[str, AfterValidator(specific)]
 
 
 def _is_family(name: str) -> bool:

@@ -77,7 +77,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
         """Return the aggregated loss, and means over tokens: what `tokens` measures, and how far the policy has gone."""
         said = policy(batch)
-        log_probs, entropy, kl = said if batch.entropy or batch.full_kl else (said, 0.0, said)
+        log_probs = said[0] if batch.entropy or batch.full_kl else said
         batch = batch.with_columns({"old_log_probs": batch.columns.get("old_log_probs", log_probs.detach())})
         terms = {**self.tokens(log_probs, batch), **ratio_metrics(log_probs.detach(), batch)}
         loss = terms.pop("loss")
@@ -92,9 +92,10 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         loss = loss * self.correction(
             log_ratio(batch.old_log_probs, batch.sampling_log_probs), batch.owner, batch.responses
         )
-        loss = loss - self.config.entropy_coef * entropy  # of all tokens, not of the one that somebody sampled
+        if batch.entropy:  # that, and the divergence, are of all tokens, not of the one that somebody sampled
+            loss = loss - self.config.entropy_coef * said[1]
         if batch.full_kl:
-            loss, terms["kl"] = loss + self.config.beta * kl, kl.detach()
+            loss, terms["kl"] = loss + self.config.beta * said[2], said[2].detach()
         metrics: dict[str, Metric] = {
             name: Ratio(each.sum(), each.new_tensor(len(each))) for name, each in terms.items()
         }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gym_rl.rollouts.batch import RolloutBatch
+from gym_torch.compared_policy import logits_beside
 from gym_torch.model.log_probs import log_probs_and_entropies
 from gym_torch.policy import Policy
 from gym_torch.reference import Reference, Scorer
@@ -32,16 +32,10 @@ class RolloutPolicy(Policy[RolloutBatch]):
         if not (batch.entropy or batch.full_kl):
             return self.log_probs(batch, hidden)
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            other = self._reference_logits(batch) if batch.full_kl else None
+            other = None
+            if batch.full_kl:  # the routers of the reference choose for themselves
+                other = logits_beside(self.reference, replace(batch, experts=None))
             states = self.hidden(batch) if hidden is None else hidden
             chunk = self.chunk // 2 if other else self.chunk  # the logits of both exist at a time
             found = log_probs_and_entropies(states, self.head, batch.targets, batch.nucleus, max(1, chunk), other)
             return found if other else torch.cat([found, torch.zeros_like(found[:1])])
-
-    def _reference_logits(self, batch: RolloutBatch) -> Callable[[Tensor, slice], Tensor]:
-        """Return what gives the logits of the reference at some targets; its routers choose for themselves."""
-        reference = self.reference
-        if reference is None:  # as large as what it stands for
-            return lambda logits, rows: torch.zeros_like(logits)
-        states = reference.hidden(replace(batch, experts=None))
-        return lambda logits, rows: reference.logits(states[rows])

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from gym_torch.batch import Batch
 from gym_torch.model.log_probs import map_logits
 from gym_torch.policy import B, Policy
-from gym_torch.reference import Reference
+from gym_torch.reference import Reference, Scorer
+
+
+def logits_beside(reference: Reference | Scorer | None, batch: Batch) -> Callable[[Tensor, slice], Tensor]:
+    """Return what gives the logits of a reference, in the autocast of the caller: from those of the policy at some labels of a
+    batch, and the slice that these are, to its own there; 0 where there is no reference, as in a plan.
+    """
+    if reference is None:
+        return lambda logits, rows: torch.zeros_like(logits)
+    states = reference.hidden(batch)
+    return lambda logits, rows: reference.logits(states[rows]).to(logits.dtype)
 
 
 class ComparedPolicy(Policy[B]):
@@ -35,14 +47,10 @@ class ComparedPolicy(Policy[B]):
 
         The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
         """
-        reference = self.reference
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            states = reference.hidden(batch) if reference else None  # before the policy builds its graph
+            other = logits_beside(self.reference, batch)  # before the policy builds its graph
 
             def compare(logits: Tensor, rows: slice) -> Tensor:
-                other = torch.zeros_like(logits)
-                if reference is not None and states is not None:
-                    other = reference.logits(states[rows]).to(logits.dtype)
-                return self.compare(logits, other, batch, rows)
+                return self.compare(logits, other(logits, rows), batch, rows)
 
             return map_logits(self.hidden(batch), self.head, compare, max(1, self.chunk // 2)).T

@@ -18,7 +18,7 @@ from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 
 KLTerm = Literal["k2", "k3", "k3_is", "full"]
-KLEstimator = Literal["k2", "k3", "k3_is", "full", "k1_in_reward"]
+KLEstimator = Literal[KLTerm, "k1_in_reward"]
 
 
 class Truncation(TypedDict):

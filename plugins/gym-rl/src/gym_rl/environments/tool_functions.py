@@ -20,10 +20,8 @@ from gym_rl.environments.config import FIX
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  #: parameters that a call can give
 RESET = "reset"  #: method that begins an episode and is no tool
-REWARD = (
-    "get_reward"  #: method that says what an episode has earned and is no tool: a model would ask it for the answer
-)
-
+#: Method that says what an episode has earned, and is no tool: a model would ask it for the answer.
+REWARD = "get_reward"
 CLOSE = "close"  #: method that lets go of what an object holds and is no tool
 
 Functions = dict[str, Callable[..., Any]]  #: by the names that they are called by

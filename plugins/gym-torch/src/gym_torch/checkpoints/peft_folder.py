@@ -17,9 +17,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
 #: Parts of names under which peft writes a module that trained whole again, and what it stands for, of a resized vocabulary.
 TWICE = frozenset({"modules_to_save", "original_module"})
-UNDER = (
-    ".base_layer.weight"  #: ends the name of a copy of what is under an update, which reading compares with the model's
-)
+#: Ends the name of a copy of what is under an update, which reading compares with the model's.
+UNDER = ".base_layer.weight"
 #: Options of peft that make of a LoRA another adapter, or one that is not the same in all layers; and `bias`, which is a word.
 OTHER = (
     "lora_bias", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters", "trainable_token_indices",

@@ -148,7 +148,7 @@ def log_probs_and_entropies(
         entropy = logits.logsumexp(1) - (scores.exp() * finite).sum(1)
         found = [scores.gather(1, targets[rows, None])[:, 0], entropy]
         if other is not None:
-            found.append(_kl(logits, other(finite, rows).to(logits.dtype), out))
+            found.append(_kl(logits, other(finite, rows), out))
         return torch.stack(found, 1)
 
     return map_logits(hidden, head, both, chunk).T
