@@ -9,7 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import ByteSize, Field, SerializeAsAny
 from pydantic.fields import FieldInfo
 
 from gym_core import sections
@@ -24,19 +24,11 @@ from gym_serve.contract import Engine, Limits, ModelSource
 from gym_serve.kinds import Server
 from gym_serve.names import TENANT
 
-UNITS = {"": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 SECTION = "serving"  #: of a YAML file with options of these commands
 MODEL = "models"  #: option that the arguments of a command fill
 
 
-def size(value: Any) -> Any:
-    """Return the bytes of a size such as `10GB`; anything else as it is."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b|)\s*", str(value).lower())
-    return int(float(found[1]) * UNITS[found[2]]) if found else value
-
-
 Positive = Annotated[int, Field(ge=1)]
-Bytes = Annotated[int, BeforeValidator(size), Field(ge=0)]
 
 
 class ServingOptions(Config):
@@ -62,11 +54,11 @@ class ServingOptions(Config):
     """Most tokens of prompt and reply; by default what the model says."""
     max_prompt_tokens: Positive | None = None
     """Most tokens of a prompt; by default what the context leaves."""
-    prefix_cache_bytes: Bytes = 2**28
+    prefix_cache_bytes: ByteSize = ByteSize(2**28)
     """Memory for keys and values of prompts that may come again, such as `10GB`; 0 keeps none."""
-    tenant_bytes: Bytes = 2**29
+    tenant_bytes: ByteSize = ByteSize(2**29)
     """Memory for adapters and deltas in use."""
-    tenant_cache_bytes: Bytes = 2**28
+    tenant_cache_bytes: ByteSize = ByteSize(2**28)
     """Memory for packed deltas read from the disk."""
     grammar_seconds: Annotated[float, Field(gt=0)] = 2.0
     """Seconds that the schema or the pattern of a request may take to compile."""

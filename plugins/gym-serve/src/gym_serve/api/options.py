@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import ByteSize, Field
 
 from gym_core.component import Config
-from gym_serve.options import size
 from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
 
 Positive = Annotated[int, Field(ge=1)]
@@ -35,7 +34,7 @@ class ApiOptions(Config):
     """Most replies in work or waiting; one more is told to come back (429). By default `max_batch` and `queue` together."""
     max_connections: Positive = 1024
     """Most open connections; one more is closed."""
-    max_body_bytes: Annotated[int, BeforeValidator(size), Field(ge=1)] = 2**21
+    max_body_bytes: Annotated[ByteSize, Field(ge=1)] = ByteSize(2**21)
     """Largest body of a request."""
     max_messages: Positive = 2048
     """Most messages of a conversation, and most texts, documents or tools of a request."""

@@ -123,7 +123,7 @@ class Session:
 
     async def _answer(self) -> AsyncGenerator[Delta, None]:
         model = await self.engine.described(self.whom.model, self.whom.tenant)
-        if options := {name: self.options[name] for name in self.options.keys() & model.template_options}:
+        if options := model.reads(self.options):
             model = await self.engine.described(self.whom.model, self.whom.tenant, options)
         system = [{"role": "system", "content": self.system}] if self.system else []
         request = Request(

@@ -20,7 +20,6 @@ from gym_data.formats.parsing import no_media
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 
 SETTINGS = "inference.json"
-BLOCK = 1 << 20
 INSTRUCTION = AlpacaReader(Alpaca(system="system", history="history", tools="tools"))
 
 

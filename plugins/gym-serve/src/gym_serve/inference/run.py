@@ -45,7 +45,7 @@ class Asking:
         messages = given.get("messages")
         if messages and self.system and messages[0]["role"] != "system":
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
-        options = self.known(model) if messages else {}
+        options = model.reads(self.options) if messages else {}
         name, tenant = self.whom.model, self.whom.tenant
         return Request(
             name,
@@ -56,10 +56,6 @@ class Asking:
             index=row.number,
             owner="inference",
         )
-
-    def known(self, model: ServedModel) -> dict[str, Any]:
-        """Return the options that the template of a model reads."""
-        return {name: self.options[name] for name in self.options.keys() & model.template_options}
 
     def parser(self, request: Request, model: ServedModel) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
@@ -72,7 +68,7 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
     """
     model = await asking.engine.described(asking.whom.model, asking.whom.tenant)
-    if options := asking.known(model):
+    if options := model.reads(asking.options):
         model = await asking.engine.described(asking.whom.model, asking.whom.tenant, options)
     service = asking.service
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
