@@ -119,7 +119,7 @@ class GRPOConfig(Algorithm):
     """
 
     target: ClassVar[str] = "gym_training_free.run:RecipeTrainer"
-    changeable: ClassVar[frozenset[str]] = frozenset({"max_cost", "max_total_tokens"})
+    changeable: ClassVar[frozenset[str]] = frozenset({"max_cost", "max_total_tokens", "reward_timeout"})
     outside: ClassVar[str] = "a server that answers prompts"
     needs: ClassVar[tuple[str, ...]] = ("model",)
 

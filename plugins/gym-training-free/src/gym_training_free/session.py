@@ -35,8 +35,6 @@ from gym_training_free.questions import Questions, taught
 from gym_training_free.report import report
 
 _log = logging.getLogger(__name__)
-#: Options that change no answer: a run may go on with others.
-FREE = {"max_cost", "max_total_tokens", "reward_timeout"}
 #: Components among the options, which are described on their own.
 APART = {"critic", "embedding", "rewards", "experiences"}
 PROMPT = "system_prompt.txt"
@@ -76,7 +74,7 @@ class Setting:
 
     def described(self) -> dict[str, Any]:
         """Return, as plain data, everything that decides what is asked; no keys."""
-        options = self.config.model_dump(mode="json", exclude=FREE | APART, serialize_as_any=True)
+        options = self.config.model_dump(mode="json", exclude=APART | self.config.changeable, serialize_as_any=True)
         begun = ExperienceLibrary.beginning(self.config.experiences)
         return {
             "gym-training-free": __version__,
