@@ -1,7 +1,8 @@
-"""A training step with the kernels for what stands between matrix products, and without them: seconds, loss, gradient norm.
+"""A training step with kernels and without them: seconds, loss, gradient norm.
 
-The 30M model on a packed row of 16 samples, forward, backward and the gradient norm, in turns in one process. Beside it is the
-trial of each piece of work, as a run makes it.
+Those for what stands between matrix products, and in fp32 those for the products of linear layers. The 30M model on a packed row
+of 16 samples, forward, backward and the gradient norm, in turns in one process. Beside it is the trial of each piece of work, as a
+run makes it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from transformers import AutoModelForCausalLM
 
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import Batch, Piece, packed
-from gym_torch.kernels import fused_modules
+from gym_torch.kernels import fused_modules, linear_products
 from gym_torch.policy import Policy
 
 DATA = "alpaca_en_demo"
+BETWEEN, PRODUCTS = "between products", "linear products"
+CHOICES = {BETWEEN: fused_modules.CHOICES, PRODUCTS: linear_products.CHOICES}
+SWITCHED = ("bf16", BETWEEN), ("fp32", BETWEEN), ("fp32", PRODUCTS)
 
 
 def measure(out: report.Report, quick: bool) -> None:
@@ -35,9 +39,9 @@ def measure(out: report.Report, quick: bool) -> None:
         os.environ["GYM_CACHE"] = str(folder / "cache")
         path = write_model(folder / "model", SMALL, DATA)
         batch = _batch(write_samples(folder / "samples.jsonl", path, DATA, 1024)[:16])
-        for precision in ("bf16", "fp32"):
+        for precision, kernels in SWITCHED:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=NAME)
-            _compare(out, Policy(model.train(), precision == "bf16"), batch, precision, 2 if quick else 5)
+            _compare(out, Policy(model.train(), precision == "bf16"), batch, precision, kernels, 2 if quick else 5)
         trials = [json.loads(file.read_text()) for file in sorted((folder / "cache" / "probe").iterdir())]
     out.figures["trials"] = [found for found in trials if "kernel" in found]
 
@@ -47,21 +51,24 @@ def _batch(rows: list[dict[str, Any]]) -> Batch:
     return packed(list(pieces), ())
 
 
-def _compare(out: report.Report, policy: Policy[Any], batch: Batch, precision: str, times: int) -> None:
+def _compare(
+    out: report.Report, policy: Policy[Any], batch: Batch, precision: str, kernels: str, times: int
+) -> None:
     found: dict[str, Any] = {"tokens": batch.tokens.numel()}
     _step(policy, batch)  # the trials
     for _ in range(times):
         for name, always in (("torch", False), ("kernel", None)):
-            fused_modules.CHOICES.always = always
+            CHOICES[kernels].always = always
             seconds, loss, norm = _step(policy, batch)
             best = min(seconds, found.get(name, {}).get("seconds", seconds))
             found[name] = {"seconds": round(best, 3), "loss": loss, "gradient_norm": norm}
-    out.figures[precision] = found
+    said = f"{precision}, {kernels}"
+    out.figures[said] = found
     mine, theirs = found["kernel"], found["torch"]
-    out.check(f"{precision}: times as fast", round(theirs["seconds"] / mine["seconds"], 2), at_least=1)
+    out.check(f"{said}: times as fast", round(theirs["seconds"] / mine["seconds"], 2), at_least=1)
     bounds = {"loss": 1e-4, "gradient_norm": 1e-3} if precision == "bf16" else {"loss": 1e-6, "gradient_norm": 1e-5}
     for name, bound in bounds.items():
-        out.check(f"{precision}: {name} is off by, relative", float(f"{abs(mine[name] / theirs[name] - 1):.1e}"), bound)
+        out.check(f"{said}: {name} is off by, relative", float(f"{abs(mine[name] / theirs[name] - 1):.1e}"), bound)
 
 
 def _step(policy: Policy[Any], batch: Batch) -> tuple[float, float, float]:

@@ -39,9 +39,14 @@ def system_prompt(out: report.Report, quick: bool) -> None:
     _compare(out, quick, DATA[0], system=words(DATA[1], 150))
 
 
-def _compare(out: report.Report, quick: bool, data: str, **more: Any) -> None:
+def fp32(out: report.Report, quick: bool) -> None:
+    """Compare in fp32 alone."""
+    _compare(out, quick, DATA[0], precisions=["fp32"])
+
+
+def _compare(out: report.Report, quick: bool, data: str, precisions: list[str] | None = None, **more: Any) -> None:
     trial = precision_probe.trial(512)
-    precisions = [trial.precision] if quick else sorted({"fp32", trial.precision})
+    precisions = precisions or ([trial.precision] if quick else sorted({"fp32", trial.precision}))
     out.figures["precision"] = str(trial)
     with tempfile.TemporaryDirectory() as scratch:
         _measured(out, Path(scratch), 3 if quick else 16, precisions, data, more)
@@ -115,4 +120,4 @@ def _flops(lengths: list[int], supervised: float) -> float:
 
 
 if __name__ == "__main__":
-    report.main(measure, __doc__ or "", system_prompt=system_prompt)
+    report.main(measure, __doc__ or "", system_prompt=system_prompt, fp32=fp32)

@@ -17,6 +17,7 @@ from gym_core import GymError, RecipeError, load_recipe
 from gym_personalization.training_engine import Engine
 from gym_personalization.user_scheduler import Waiting, train_all
 from gym_personalization.variants import STATE
+from gym_torch.kernels import linear_products, onednn_linear
 
 CLOSE = 1e-5
 
@@ -48,18 +49,26 @@ def test_each_gets_the_adapter_it_gets_alone(engine: Engine, crowd: Crowd, tmp_p
         assert max(float(held.abs().max()) for name, held in alone.items() if "lora_B" in name) > 100 * CLOSE
 
 
-def test_the_base_computes_as_it_did_when_its_users_began(crowd: Crowd, tmp_path: Path) -> None:
-    """By which library is found by a trial: a later one may come out otherwise, and users who go on must not notice."""
-    losses = []
-    for chosen in (True, False):
-        output = tmp_path / str(chosen)
+def test_the_base_computes_as_it_did_when_its_users_began(
+    crowd: Crowd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which library multiplies is found by a trial: a later one may come out otherwise, and users who go on must not notice."""
+    for size in ("ROWS", "NARROWEST"):
+        monkeypatch.setattr(linear_products, size, 1)
+    losses: list[float] = []
+    calls: list[int] = []
+    product = onednn_linear.few_rows
+    monkeypatch.setattr(onednn_linear, "few_rows", lambda *given: calls.append(1) or product(*given))
+    for chosen in ("onednn", ""):
+        output = tmp_path / (chosen or "torch")
         output.mkdir()
-        (output / "personalization.json").write_text(json.dumps({"frozen_products": chosen}))
+        sizes = [f"linear of {one} to {other} float32" for one in range(8, 513, 8) for other in range(8, 513, 8)]
+        (output / "personalization.json").write_text(json.dumps({"linear_products": dict.fromkeys(sizes, chosen)}))
         engine = Engine(crowd.recipe(0, output), output, users=1)
-        own = [layer for layer in engine.base.model.modules() if type(layer) is torch.nn.Linear]
-        assert sum("forward" in vars(layer) for layer in own) == (len(own) if chosen else 0)
         (found,) = train_all(engine, [waiting(crowd, tmp_path, 0, max_steps=2)])
         assert found.error is None
+        assert bool(calls) == bool(chosen)
+        calls.clear()
         losses.append(json.loads((found.output / "run.json").read_text())["training"]["mean_loss"])
         found.output.rename(output / "0")
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

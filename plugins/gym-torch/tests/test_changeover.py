@@ -13,17 +13,14 @@ from gym_torch_bench import Crash, Event, make_run, same, train, weights
 from gym_torch_two import in_two, losses
 from torch import nn
 
-from gym_adapters import LoRA
 from gym_core import RecipeError, Run
 from gym_core.record import RunRecord
 from gym_torch import DDP, FSDP
 from gym_torch.compile_ahead import TRIAL, has_room, trial_printed
 from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Trial
-from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
 from gym_torch.loop.checks import check_compiled
-from gym_torch.model import frozen_products
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
 
@@ -104,20 +101,6 @@ def test_layers_that_come_to_an_accelerator_in_shards_are_not_compiled() -> None
         check_compiled(True, True, torch.device("cuda"))
     for asked, cut, device in ((True, True, "cpu"), ("auto", True, "cuda"), (True, False, "cuda")):
         check_compiled(asked, cut, torch.device(device))
-
-
-def test_products_of_one_dnn_do_not_depend_on_whether_layers_will_be_compiled(
-    model_path: Path, tmp_path: Path, other_code: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a run whose layers are not compiled in the end would change over to oneDNN when it is resumed."""
-    monkeypatch.setattr(onednn_linear, "pays", lambda width: True)
-    sections = {"adapter": LoRA(rank=2)}
-    for step in (2, False):
-        output = tmp_path / str(step)
-        output.mkdir()
-        RunRecord(output / "run.json").update(**{RECORD: step and {"from_step": step}})
-        train(make_run(model_path, output, sections=sections, max_steps=3))
-        assert RunRecord(output / "run.json").read()[frozen_products.RECORD] is True
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gym_testkit.architectures import build
 from gym_torch.attention.cached_attention import places_of
 from gym_torch.generation.cast_once import cast_once
 from gym_torch.generation.few_rows import FewRows
-from gym_torch.kernels import decoding_kernels, few_row_products, onednn_linear
+from gym_torch.kernels import decoding_kernels, few_row_products, linear_products
 from gym_torch.kernels.decoding_kernels import Kernel
 from gym_torch.kernels.kernel_functions import Kept, KernelFunctions, Scores
 
@@ -156,7 +156,7 @@ def test_only_layers_that_compute_their_product_are_multiplied_by_the_kernel(
     plain, other, sped = (nn.Linear(8, 4, dtype=dtype) for _ in range(3))
     sped.requires_grad_(False)
     other.forward = lambda given: given[..., :4] * 2  # type: ignore[method-assign]
-    onednn_linear.speed_up([sped])
+    linear_products.multiply(nn.Sequential(sped))
     model, given = nn.ModuleList([plain, other, sped]), drawn(3, 8, dtype=dtype)
     before = [vars(layer).get("forward") for layer in model]
     with torch.no_grad(), few_row_products.CHOICES.untried():

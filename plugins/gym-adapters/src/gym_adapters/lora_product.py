@@ -16,8 +16,9 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gym_torch.kernels.kernel_trials import watched
+from gym_torch.kernels.linear_products import TORCH, chosen
 from gym_torch.kernels.shared_input_casts import LastCast
-from gym_torch.patched_forward import plain, replace
+from gym_torch.patched_forward import computes_the_same, plain, replace
 
 
 def join_products(model: nn.Module) -> None:
@@ -39,9 +40,9 @@ def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
     scaling, alone = layer.scaling[name], type(base) is nn.Linear and _unseen(base)
     whole = alone and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
     if whole and _constant(base, None if rounded else given.dtype):
-        parts: tuple[Tensor | None, ...] = given, base.weight, base.bias, first.weight, second.weight
+        parts: tuple[Tensor | None, ...] = given, base.bias, first.weight, second.weight
         parts = _rounded(base, *parts) if rounded else parts
-        return cast(Tensor, _Whole.apply(*parts, scaling))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Whole.apply(*parts, base.weight, scaling))  # type: ignore[no-untyped-call]
     out: Tensor = base(given)
     small: Tensor = first(layer.lora_dropout[name](given))
     if out.dtype != small.dtype:  # a base that is not rounded
@@ -71,23 +72,24 @@ def _add(out: Tensor, left: Tensor, right: Tensor, scaling: float) -> Tensor:
 class _Whole(torch.autograd.Function):
     """`given base^T + bias + scaling given first^T second^T` for a constant base; gradients add up as products are made, too.
 
-    `given [.., inputs]`, `base [outputs, inputs]`, `first [rank, inputs]`, `second [outputs, rank]`. What comes out is no view:
-    some models clamp it in place.
+    `given [.., inputs]`, `base [outputs, inputs]`, `first [rank, inputs]`, `second [outputs, rank]`, of one dtype but for the
+    base, which is rounded to it forward and back, so that no copy is kept. What comes out is no view: some models clamp it in
+    place.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, given: Tensor, base: Tensor, bias: Tensor | None, first: Tensor, second: Tensor, scaling: float
+        ctx: Any, given: Tensor, bias: Tensor | None, first: Tensor, second: Tensor, base: Tensor, scaling: float
     ) -> Tensor:
         rows = given.reshape(-1, given.shape[-1])
+        products = chosen(rows, base, given.dtype) or TORCH
         with torch.autocast(given.device.type, enabled=False):
             small = rows @ first.T
-            product = rows @ base.T if bias is None else torch.addmm(bias, rows, base.T)
-            out = _add(product, small, second.T, scaling)
+            out = _add(products.forward(rows, base.to(given.dtype), bias), small, second.T, scaling)
         ctx.save_for_backward(
-            base, first, second, rows if ctx.needs_input_grad[3] else None, small if ctx.needs_input_grad[4] else None
+            base, first, second, rows if ctx.needs_input_grad[2] else None, small if ctx.needs_input_grad[3] else None
         )
-        ctx.scaling, ctx.shape = scaling, given.shape
+        ctx.products, ctx.scaling, ctx.shape = products, scaling, given.shape
         found: Tensor = torch.ops.aten._unsafe_view(out, [*given.shape[:-1], len(base)])
         return found
 
@@ -96,14 +98,15 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
         base, first, second, rows, small = ctx.saved_tensors
         with torch.autocast(by_out.device.type, enabled=False):
-            by_rows = by_out.reshape(-1, len(base))
+            by_rows = by_out.reshape(-1, len(base)).contiguous()
             by_small = (by_rows @ second).mul_(ctx.scaling)
             by_given = None
             if ctx.needs_input_grad[0]:
-                by_given = _add(by_rows @ base, by_small, first, 1.0).view(ctx.shape)
+                product = ctx.products.to_input(by_rows, base.to(by_rows.dtype))
+                by_given = _add(product, by_small, first, 1.0).view(ctx.shape)
             by_first = None if rows is None else by_small.T @ rows
             by_second = None if small is None else (by_rows.T @ small).mul_(ctx.scaling)
-        return by_given, None, None, by_first, by_second, None
+        return by_given, None, by_first, by_second, None, None
 
 
 class _Sum(torch.autograd.Function):
@@ -149,4 +152,4 @@ def _unseen(layer: nn.Module) -> bool:
     """Whether what comes out of a layer is its product and nobody else looks at it."""
     hooks = layer._forward_hooks, layer._backward_hooks, layer._backward_pre_hooks
     casts = all(type(hook) is LastCast for hook in layer._forward_pre_hooks.values())
-    return casts and not any(hooks) and "forward" not in vars(layer)
+    return casts and not any(hooks) and computes_the_same(layer)

@@ -23,7 +23,6 @@ from gym_torch.memory.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
 from gym_torch.model.dropout import dropouts
-from gym_torch.model.frozen_products import speed_up_where_it_pays
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.parameter_groups import groups_of
@@ -69,7 +68,6 @@ class Base:
         self._groups = _template(adapted.model, self.pairs)
         recompute_layers(model, recipe.train.gradient_checkpointing)
         self.policy: Policy[Any] = Policy(model, self.loaded.precision == "bf16")
-        speed_up_where_it_pays(self.run, model, adapted, self.loaded.precision == "bf16")
         self.lora = GroupedLora(model, self.pairs, slots)
         self.policy.train()
 

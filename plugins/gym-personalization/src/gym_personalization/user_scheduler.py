@@ -21,6 +21,7 @@ from gym_core.record import RunRecord
 from gym_personalization.base import AloneError
 from gym_personalization.training_engine import Engine
 from gym_personalization.variants import disk_errors
+from gym_torch import kernel_libraries
 from gym_torch.console import say
 from gym_torch.loop.signals import Signals
 from gym_torch.loop.train_loop import due
@@ -76,7 +77,7 @@ def train_all(
     mine: dict[str, Waiting] = {}
     entered: dict[str, int] = {}
     alone: list[Waiting] = []
-    with Signals() as signals, engine.hosting(mine):
+    with Signals() as signals, kernel_libraries.in_use(engine.base.run), engine.hosting(mine):
         while True:
             while engine.free and queue.exceeds(0):
                 user = queue.next()

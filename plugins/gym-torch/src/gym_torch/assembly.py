@@ -41,7 +41,6 @@ from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
-from gym_torch.model.frozen_products import speed_up_where_it_pays
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.neftune import Noise
@@ -118,8 +117,6 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         begin(parts, objective, source)
     layers = compiling.Layers(adapted.model, model.layout, bf16, train.gradient_checkpointing)
     alone = accelerator.num_processes == 1
-    if alone:
-        speed_up_where_it_pays(run, adapted.model, adapted, bf16)
     policy.train()  # layers that compute again do so in training alone
     policy.balance = balance_of(adapted.model, model.router_aux_loss_coef)  # which runs the model, whole as it still is
     checks.watched(policy.balance, model.compile)

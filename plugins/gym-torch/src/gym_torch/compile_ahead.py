@@ -31,10 +31,8 @@ from gym_torch.compiled.compiling import Layers, Trial
 from gym_torch.compiled.layer_calls import ROWS
 from gym_torch.compiled.layer_code import Everywhere
 from gym_torch.config import torch_algorithm
-from gym_torch.kernels import onednn_linear
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
 from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
-from gym_torch.model import frozen_products
 from gym_torch.model.adapted import adapt
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.policy import Policy
@@ -194,8 +192,6 @@ def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
     recompute_layers(adapted.model, recomputed)
     bf16 = loaded.precision == "bf16"
     Policy(adapted.model, bf16).train()
-    if told.read().get(frozen_products.RECORD):  # what compiled layers are compared with
-        onednn_linear.speed_up(frozen_products.below(adapted.model, adapted))
     return Layers(adapted.model, loaded.layout, bf16, recomputed)
 
 

@@ -12,7 +12,7 @@ from gym_data.provenance import identity
 from gym_optim.promises import promised
 from gym_torch.attention import cached_attention, fused_attention
 from gym_torch.console import warn
-from gym_torch.kernels import few_row_products, fused_modules
+from gym_torch.kernels import few_row_products, fused_modules, linear_products
 from gym_torch.kernels.kernel_functions import KernelFunctions
 from gym_torch.kinds import KernelLibrary, TorchBackend
 
@@ -25,7 +25,7 @@ def in_use(run: Run) -> Iterator[None]:
     found = [opened(each) for each in named]
     libraries = [each for each in found if each]
     with ExitStack() as stack:
-        for part in (fused_attention, fused_modules, few_row_products, cached_attention):
+        for part in (fused_attention, fused_modules, linear_products, few_row_products, cached_attention):
             stack.enter_context(part.CHOICES.kept(run, libraries))
         yield
 

@@ -16,6 +16,10 @@ from torch import nn
 INNER = "whole_forward"  #: where a module keeps what `surround` was put around
 
 
+class Replaced(partial[Any]):
+    """What `replace` puts in the place of the forward pass of a class: it computes the same."""
+
+
 def plain(module: nn.Module) -> bool:
     """Return whether a module computes what its class says, if within something that `surround` put around it."""
     own = vars(module)
@@ -24,9 +28,14 @@ def plain(module: nn.Module) -> bool:
 
 
 def called_alone(module: nn.Module) -> bool:
-    """Whether a call of a module is its forward pass and nothing else: no hook looks on, and nothing takes its place."""
+    """Whether a call of a module computes what its class says and nothing else: no hook looks on."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return not any(hooks) and "forward" not in vars(module)
+    return not any(hooks) and computes_the_same(module)
+
+
+def computes_the_same(module: nn.Module) -> bool:
+    """Whether what a call of a module computes is what its class says, maybe in another way."""
+    return type(vars(module).get("forward")) in (type(None), Replaced)
 
 
 def replace(module: nn.Module, forward: Callable[..., Any]) -> None:
@@ -35,15 +44,15 @@ def replace(module: nn.Module, forward: Callable[..., Any]) -> None:
     It says of itself what that of the class does, and is copied and pickled with the module.
     """
     own = MethodType(type(module).forward, module)
-    setattr(module, INNER if INNER in vars(module) else "forward", update_wrapper(partial(forward, module), own))
+    setattr(module, INNER if INNER in vars(module) else "forward", update_wrapper(Replaced(forward, module), own))
 
 
 def restore(module: nn.Module) -> None:
     """Have the class compute again what `replace` took from it; what was put around it stays."""
     own = vars(module)
-    if type(own.get(INNER)) is partial:
+    if type(own.get(INNER)) is Replaced:
         setattr(module, INNER, MethodType(type(module).forward, module))
-    elif type(own.get("forward")) is partial:
+    elif type(own.get("forward")) is Replaced:
         del own["forward"]
 
 

@@ -19,6 +19,7 @@ from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.batch import Batch
 from gym_torch.kernels.fused_modules import fuse
+from gym_torch.kernels.linear_products import multiply
 from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.hidden_states import hidden_states, shared_states
 from gym_torch.model.load_balancing import LoadBalancing
@@ -49,6 +50,7 @@ class Policy(nn.Module, Generic[B]):
         self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
         self.bf16 = bf16
         fuse(model)
+        multiply(model)
         if bf16:
             share_casts(model, head=model.get_output_embeddings())
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):

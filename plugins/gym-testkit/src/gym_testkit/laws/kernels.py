@@ -107,8 +107,8 @@ def says(brought: Brought, bench: Bench) -> None:
     """At least one function, with a name, a version, devices and precisions."""
     made = _functions(brought)
     assert made.name and made.version and made.devices and made.dtypes
-    given = [made.rms_norm, made.gated, made.rotate, made.label_scores, made.attention]
-    given += [made.product, made.cached_attention]
+    given: list[object] = [made.rms_norm, made.gated, made.rotate, made.label_scores, made.attention]
+    given += [made.product, made.linear, made.cached_attention]
     assert any(function is not None for function in given), "it computes nothing"
 
 
@@ -149,6 +149,23 @@ def scored(brought: Brought, bench: Bench) -> None:
         assert torch.equal(logits, kept), "label_scores overwrites logits unasked"
         _near("label_scores", made.label_scores(logits, labels, True), wanted, torch.float32)
         _near("the residual", logits, logs.exp() - one_hot(labels, 103), dtype)
+
+
+@laws("the products of a linear layer are those of their definition")
+def multiplied(brought: Brought, bench: Bench) -> None:
+    """Forward, back to the input and back to the weight, within rounding."""
+    made = _functions(brought)
+    if made.linear is None:
+        return
+    for dtype in made.dtypes:
+        device = sorted(made.devices)[0]
+        drawn = (_drawn(37, 33), _drawn(9, 33), _drawn(9), _drawn(37, 9))
+        rows, weight, bias, by_out = (part.to(device, dtype) for part in drawn)
+        wide = rows.double(), weight.double(), by_out.double()
+        _near("linear", made.linear.forward(rows, weight, bias), wide[0] @ wide[1].T + bias.double(), dtype)
+        _near("linear without a bias", made.linear.forward(rows, weight, None), wide[0] @ wide[1].T, dtype)
+        _near("linear, to its input", made.linear.to_input(by_out, weight), wide[2] @ wide[1], dtype)
+        _near("linear, to its weight", made.linear.to_weight(by_out, rows), wide[2].T @ wide[0], dtype)
 
 
 @laws("what a step of decoding does is that of its definition, and no row depends on the others")

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
+from gym_torch.kernels.linear_products import linear
 from gym_torch.model.fp8_products import weights_kept
+from gym_torch.patched_forward import computes_the_same
 
 
 @contextmanager
@@ -26,14 +27,17 @@ def cast_once(model: PreTrainedModel) -> Iterator[None]:
     are multiplied in fp8 are rounded once as well.
     """
     layers = _layers(model) if torch.is_autocast_enabled(model.device.type) else []
+    before = [vars(layer).pop("forward", None) for layer in layers]
     try:
         for layer in layers:
             layer.forward = Rounded(layer)  # type: ignore[method-assign]
         with weights_kept(model):
             yield
     finally:
-        for layer in layers:
+        for layer, forward in zip(layers, before, strict=True):
             vars(layer).pop("forward", None)
+            if forward is not None:
+                layer.forward = forward  # type: ignore[method-assign]
 
 
 class Rounded:
@@ -57,5 +61,5 @@ def _layers(model: PreTrainedModel) -> list[nn.Linear]:
     parts = list(model.modules())
     if any(part._compiled_call_impl is not None for part in parts):
         return []
-    plain = [part for part in parts if type(part) is nn.Linear and "forward" not in vars(part)]
+    plain = [part for part in parts if type(part) is nn.Linear and computes_the_same(part)]
     return [part for part in plain if type(part.weight) is nn.Parameter and part.weight.dtype == torch.float32]

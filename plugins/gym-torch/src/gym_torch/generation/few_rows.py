@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gym_torch.generation.cast_once import Rounded
 from gym_torch.kernels.decoding_kernels import PRECISIONS
 from gym_torch.kernels.few_row_products import Product, chosen
-from gym_torch.kernels.onednn_linear import sped_up
+from gym_torch.patched_forward import computes_the_same
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -37,7 +37,7 @@ class FewRows:
             own: dict[str, Any] = vars(layer)
             before = own.get("forward")
             # What else takes its place may compute something else.
-            if before is None or isinstance(before, Rounded) or sped_up(layer):
+            if isinstance(before, Rounded) or computes_the_same(layer):
                 held = before if isinstance(before, Rounded) else layer
                 own["forward"] = partial(self._product, held, before or partial(nn.Linear.forward, layer))
                 self._replaced.append((layer, before, own["forward"]))

@@ -54,11 +54,24 @@ class Kept:
 
 
 @dataclass(frozen=True, eq=False)
+class LinearProducts:
+    """The three products of a linear layer, of many rows, all of one dtype; none has a derivative, or changes what it is given.
+
+    `rows` are `[n, inputs]`, `weight` is `[outputs, inputs]`, and `by_out` is the gradient of what comes out, contiguous
+    `[n, outputs]`.
+    """
+
+    forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]  #: `(rows, weight, bias)`: `rows weight^T + bias`
+    to_input: Callable[[Tensor, Tensor], Tensor]  #: `(by_out, weight)`: `by_out weight`
+    to_weight: Callable[[Tensor, Tensor], Tensor]  #: `(by_out, rows)`: `by_out^T rows`
+
+
+@dataclass(frozen=True, eq=False)
 class KernelFunctions:
     """The operations of a library of kernels; None for one that it does not implement.
 
-    All but `label_scores`, `product` and `cached_attention` are differentiable once, and change none of their inputs. Numbers
-    that are not finite come out where the definition has them.
+    All but `label_scores`, `product`, `linear` and `cached_attention` are differentiable once, and change none of their inputs.
+    Numbers that are not finite come out where the definition has them.
     """
 
     name: str  #: as `run.json` says it, such as `liger 0.8.5`
@@ -80,6 +93,8 @@ class KernelFunctions:
     overwritten with `p - 1` if `residual`; without a derivative. A label outside the vocabulary is an error, or scores NaN."""
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
     """`(given, weight, bias)`: `given weight^T + bias` of few rows, `[..., inputs]` by `[outputs, inputs]`; no derivative."""
+    linear: LinearProducts | None = None
+    """The products of training by the weight of a linear layer."""
     cached_attention: Callable[[Tensor, Tensor, Tensor, Kept, Scores], Tensor] | None = None
     """`(query, key, value, kept, scores)`: causal attention of new tokens, `[tokens, heads, 1, head_dim]` as `query` is, to what
     is kept of their rows and to each other; keys and values may have fewer heads, and are written behind what is kept. Without

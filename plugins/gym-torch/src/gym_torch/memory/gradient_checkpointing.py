@@ -35,6 +35,7 @@ _KEPT = frozenset(
         _aten._scaled_dot_product_flash_attention.default,
         _aten._scaled_dot_product_efficient_attention.default,
         _aten._scaled_dot_product_cudnn_attention.default,
+        *([torch.ops.mkldnn._linear_pointwise.default] if torch.backends.mkldnn.is_available() else ()),
     }
 )
 
