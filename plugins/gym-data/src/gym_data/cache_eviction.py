@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -14,14 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from gym_core import RecipeError
 from gym_data import token_cache
 
 VARIABLE = "GYM_CACHE_SIZE"
 DEFAULT = "50GB"
 PAUSE = 60.0  #: seconds
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+_SIZE = TypeAdapter(ByteSize)
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ def limit() -> int:
 
 def size_of(text: str, key: str) -> int:
     """Return the bytes that a text such as `20GB` means. Raises RecipeError, which names `key`, where it means none."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
-        raise RecipeError(f"`{text}` is no size", key=key, fix="write a number and a unit: 500MB, 20GB, 1.5TB")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    try:
+        return int(_SIZE.validate_python(text))
+    except ValidationError:
+        fix = "write a number and a unit: 500MB, 20GB, 1.5TB"
+        raise RecipeError(f"`{text}` is no size", key=key, fix=fix) from None
 
 
 def kept(root: Path) -> Iterator[CacheEntry]:
