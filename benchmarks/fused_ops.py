@@ -1,8 +1,8 @@
 """A training step with kernels and without them: seconds, loss, gradient norm.
 
 Those for what stands between matrix products, and in fp32 those for the products of linear layers. The 30M model on a packed row
-of 16 samples, forward, backward and the gradient norm, in turns in one process. Beside it is the trial of each piece of work, as a
-run makes it.
+of 16 samples, forward, backward and the gradient norm, in turns in one process. Beside it is the trial of each piece of work, as
+a run makes it.
 """
 
 from __future__ import annotations
