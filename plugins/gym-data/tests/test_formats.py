@@ -81,6 +81,24 @@ def test_messages_read_tool_calls_content_parts_and_silenced_answers():
     assert read.muted == {2, 4}
 
 
+def test_the_one_call_of_an_older_message_is_read_as_a_list_of_calls():
+    functions = [{"name": "add", "parameters": {"type": "object"}}]
+    row = {
+        "messages": [
+            {"role": "user", "content": "1+1?", "function_call": None},
+            {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"a": 1}'}},
+            {"role": "function", "name": "add", "content": "2"},
+            {"role": "assistant", "content": "Two.", "function_call": None},
+        ],
+        "functions": functions,
+    }
+    read = detect([row]).build().convert(row)
+    assert [message["role"] for message in read.messages] == ["user", "assistant", "tool", "assistant"]
+    called = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    assert read.messages[1] == {"role": "assistant", "content": "", "tool_calls": [called]}
+    assert read.tools == ({"type": "function", "function": functions[0]},)
+
+
 def user(text):
     return {"role": "user", "content": text}
 

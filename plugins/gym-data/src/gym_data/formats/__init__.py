@@ -80,7 +80,10 @@ class ConversationFormat(Format):
 
 
 class Messages(ConversationFormat):
-    """OpenAI's messages: `role`, `content`, `tool_calls`; `train: false` or `weight: 0` keeps an answer unlearnt."""
+    """OpenAI's messages: `role`, `content`, `tool_calls`; `train: false` or `weight: 0` keeps an answer unlearnt.
+
+    Its older `function_call` and the role `function` are read as well.
+    """
 
     example: ClassVar[Mapping[str, Any]] = {
         "messages": [

@@ -55,6 +55,8 @@ def detect_prompt(rows: Sequence[Mapping[str, Any]], answered: bool = True) -> F
             extra: dict[str, Any] = {} if begun else _named("system", SYSTEMS, texts)
             # TRL keeps the messages that answer apart.
             extra |= {"completion": "completion"} if name == "prompt" and "completion" in columns else {}
+            if "functions" in columns and "tools" not in columns:  # OpenAI's, before `tools`
+                extra["tools"] = "functions"
             return (ShareGPT if "from" in keys else Messages)(messages=name, **extra)
     extra = _named("system", SYSTEMS, texts) | {name: name for name in ("tools", "history") if name in columns}
     alone = "chosen" in columns or not answered

@@ -28,9 +28,11 @@ OTHER_NAMES = {
     "developer": "system",
     "tool": "tool",
     "observation": "tool",
+    "function": "tool",  # OpenAI's, before `tool`
     "function_call": "call",
 }
-READ = ("role", "content", "tool_calls", "train", "weight")
+CALLS = ("tool_calls", "function_call")  #: of an answer: OpenAI's list, and the one call of before it
+READ = ("role", "content", *CALLS, "train", "weight")
 
 
 class ConversationReader:
@@ -125,7 +127,7 @@ class ConversationReader:
         if role == "call":
             said, called = said_and_called(text_of(content, what))
             return {"role": "assistant", "content": said, **kept, "tool_calls": called}
-        calls = entry.get("tool_calls") if role == "assistant" else None
+        calls = next((entry[key] for key in CALLS if entry.get(key)), None) if role == "assistant" else None
         if calls:
             return {
                 "role": role,
