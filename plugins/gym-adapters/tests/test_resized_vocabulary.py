@@ -131,23 +131,28 @@ def test_a_folder_with_new_rows_of_one_end_alone_is_refused(bench: Bench, tmp_pa
     assert "modules_to_save: embed_tokens,lm_head" in caught.value.problems[0].fix
 
 
-def larger(runs: Runs, tmp_path: Path) -> dict[str, Any]:
-    """Return a recipe over a tokenizer with more tokens than the model has rows for."""
+def larger(runs: Runs, tmp_path: Path, by: str = "folder") -> dict[str, Any]:
+    """Return a recipe over a tokenizer with more tokens than the model has rows for: in a folder of its own, or by options."""
     into = tmp_path / "larger"
-    done = CliRunner().invoke(command, [str(runs.model()), *NEW, "--into", str(into)])
-    assert done.exit_code == 0, done.output
+    if by == "folder":
+        done = CliRunner().invoke(command, [str(runs.model()), *NEW, "--into", str(into)])
+        assert done.exit_code == 0, done.output
+        model = {"path": str(into), "resize_vocab": True}
+    else:
+        model = {"path": str(runs.model()), "add_tokens": NEW[:3], "add_special_tokens": NEW[3:]}
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": f"{NEW[-2]} b {NEW[-1]}"}]
     recipe = runs.recipe("sft", save_every=3, max_steps=6, learning_rate=0.01)
     return recipe | {
-        "model": {"path": str(into), "resize_vocab": True},
+        "model": model,
         "data": str(runs.file([{"messages": messages}] * 4)),
         "output": str(tmp_path / "run"),
     }
 
 
-def test_a_run_trains_new_tokens_beside_lora_and_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["folder", "options"])
+def test_a_run_trains_new_tokens_beside_lora_and_goes_on_to_the_same_bits(tmp_path: Path, by: str) -> None:
     runs = Runs(tmp_path)
-    recipe = larger(runs, tmp_path) | {"adapter": {"name": "lora", "rank": 2}, "export": [{"name": "safetensors"}]}
+    recipe = larger(runs, tmp_path, by) | {"adapter": {"name": "lora", "rank": 2}, "export": [{"name": "safetensors"}]}
     planned = plan(load_recipe(recipe))
     outcome = execute(load_recipe(recipe))
     output = tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,27 @@ def test_flat_keys_of_the_model_and_of_recomputation() -> None:
         flat(gradient_checkpointing=True, disable_gradient_checkpointing=True)
     with pytest.raises(GymError, match="rope_scaling"):
         flat(rope_scaling="longer")
+
+
+def test_tokens_are_added_as_a_list_or_by_a_file_that_describes_them(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text("<svg>: begins a drawing\n<end>: ends it\n")
+    for keys, wanted in (
+        ({"add_tokens": "a b, c,"}, {"add_tokens": ["a b", "c"]}),
+        ({"add_special_tokens": "<x>,<y>"}, {"add_special_tokens": ["<x>", "<y>"]}),
+        ({"new_special_tokens_config": str(file)}, {"add_special_tokens": ["<svg>", "<end>"]}),
+        (
+            {"new_special_tokens_config": str(file), "add_special_tokens": "<x>"},
+            {"add_special_tokens": ["<svg>", "<end>"]},
+        ),
+    ):
+        assert flat(**keys, init_special_tokens="noise_init").model == Transformers(path="tiny", **wanted)
+    file.write_text("just text")
+    for wrong in (tmp_path / "nowhere.yaml", file):
+        with pytest.raises(GymError, match=r"new_special_tokens_config(.|\n)*(No such file|holds no such lines)"):
+            flat(new_special_tokens_config=str(wrong))
+    with pytest.raises(GymError, match="init_special_tokens"):
+        flat(add_special_tokens="<x>", init_special_tokens="desc_init")
 
 
 def test_whether_layers_are_computed_again_and_how_are_keys_of_their_own() -> None:

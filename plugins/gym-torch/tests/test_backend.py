@@ -166,6 +166,22 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused_or_makes_it_larger(cop
     assert torch.equal(found, frozen.get_input_embeddings().weight), "a reference has the same ones"
 
 
+def test_rows_that_no_token_had_become_the_mean_where_one_is_added(copy: Path, tmp_path: Path) -> None:
+    """Many models have more rows than tokens; what the further ones hold never trained."""
+    model = load(copy, tmp_path / "own").model
+    own = model.get_input_embeddings().weight.detach().clone()
+    tokens = Tokenizer.from_file(str(copy / "tokenizer.json")).get_vocab_size()
+    model.resize_token_embeddings(tokens + 8)
+    model.get_input_embeddings().weight.data[tokens:] = 1e4
+    model.save_pretrained(copy)
+    grown = load(copy, tmp_path / "grown", add_tokens=["<one>", "<two>"], add_special_tokens=["<s1>"])
+    found = grown.model.get_input_embeddings().weight.detach()
+    assert grown.grown and grown.path != copy == grown.own_folder and len(found) == tokens + 8
+    assert torch.equal(found[:tokens], own[:tokens]) and bool((found[tokens + 3 :] == 1e4).all())
+    known = json.loads((copy / "tokenizer.json").read_text())["added_tokens"][0]["content"]
+    assert not load(copy, tmp_path / "none", add_special_tokens=[known]).grown
+
+
 def test_code_that_comes_with_a_model_needs_consent(copy: Path, tmp_path: Path) -> None:
     edit(copy, auto_map={"AutoModelForCausalLM": "modeling.Evil"})
     (copy / "modeling.py").write_text("raise SystemExit('it ran')")

@@ -11,6 +11,7 @@ import click
 
 from gym_core import GymError
 from gym_data.location import locate
+from gym_data.new_tokens import add, tokenizer_of
 
 
 @click.command()
@@ -29,15 +30,13 @@ def tokens(model: str, tokens: tuple[str, ...], into: Path, plain: bool, as_json
     source = locate(model)
     if into.exists() and any(into.iterdir()):
         raise GymError("the directory holds something else", where=str(into), fix="name another, or remove it")
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+    tokenizer = tokenizer_of(source)
     if known := sorted(set(tokens) & set(tokenizer.get_vocab())):
         raise GymError(
             f"`{known[0]}` is a token already", where=str(source), fix="leave it out: it can be trained as it is"
         )
     first = len(tokenizer)
-    tokenizer.add_tokens(list(tokens), special_tokens=not plain)
+    add(tokenizer, tokens if plain else (), () if plain else tokens)
     into.mkdir(parents=True, exist_ok=True)
     for file in sorted(path for path in source.iterdir() if path.is_file()):
         _place(file.resolve(), into / file.name)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Source, Template
-from gym_data.location import locate
+from gym_data.new_tokens import folder_of
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
 ROWS = 16384  #: of a window by default, as LLaMA-Factory has it
@@ -110,7 +110,7 @@ class DatasetConfig(Data):
         model = recipe.canonical(everything=True).get("model", {})
         if "path" not in model:
             raise DataError("no model says how to tokenise", key="model.path", fix="add, for example, `model: tiny`")
-        path = locate(model["path"], model.get("revision"), weights=False)
+        path = folder_of(model, weights=False)
         tokenised = load_object("gym_data.preview:tokenised")
         asked = path, algorithm.rows, recipe.train.seed, count, algorithm.branches, algorithm.tools()
         found: dict[str, Any] = tokenised(self, *asked)

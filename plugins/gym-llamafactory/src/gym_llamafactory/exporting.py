@@ -9,6 +9,7 @@ from gym_core.discovery import nearest
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 from gym_data.location import locate
+from gym_llamafactory.serving import VOCABULARY
 
 DTYPES = {"auto": "keep", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 STATED: dict[str, tuple[Any, ...]] = {
@@ -21,7 +22,7 @@ STATED: dict[str, tuple[Any, ...]] = {
 FIXES = {
     "export_hub_model_id": "leave it out, and upload the folder: `hf upload NAME FOLDER`",
 }
-UNREAD = {"stage", "finetuning_type", "template", "cutoff_len", "flash_attn"}
+UNREAD = {*VOCABULARY, "stage", "finetuning_type", "template", "cutoff_len", "flash_attn"}
 """Keys that say what the folders know by themselves; the chat template of the model, or of its adapter, goes with it."""
 BITS = (8, 4, 3, 2)
 GPTQ = {"name": "gptq", "group_size": 128, "sym": True, "desc_act": False, "damp_percent": 0.1}

@@ -44,7 +44,16 @@ STATED: dict[str, tuple[Any, ...]] = {
     "rope_scaling": (None,),
 }
 """Values that change nothing here; others are refused."""
+VOCABULARY = (
+    "resize_vocab",
+    "add_tokens",
+    "add_special_tokens",
+    "new_special_tokens_config",
+    "init_special_tokens",
+)
+"""Keys that said what was trained: the folder of a model or an adapter has its tokenizer."""
 UNREAD = {
+    *VOCABULARY,
     "stage",
     "finetuning_type",
     "flash_attn",

@@ -16,7 +16,7 @@ import numpy as np
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
 from gym_data.kinds import Data
-from gym_data.location import locate
+from gym_data.new_tokens import folder_of
 
 SHAPE = "conversation"
 
@@ -48,7 +48,7 @@ def known(recipe: Recipe, everything: bool) -> Known:
     data, model = recipe.data, recipe.canonical(everything=True).get("model", {})
     if not isinstance(data, Data) or "path" not in model:
         raise RecipeError("the recipe names no data, or no model to tokenise for", key="data")
-    path = locate(model["path"], model.get("revision"), weights=False)
+    path = folder_of(model, weights=False)
     if everything:
         data = data.in_memory()
     prepared: Any = data.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
@@ -10,7 +11,8 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
 from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
-from gym_data.location import ModelName, is_hub_id, package_of
+from gym_data.location import ModelName, is_hub_id, locate, package_of
+from gym_data.new_tokens import MODEL, folder_of
 from gym_torch.kernels.openmp import wait_passively
 from gym_torch.kinds import (
     Adapter,
@@ -79,6 +81,10 @@ class Transformers(TorchBackend):
     resize_vocab: bool = False
     """Whether to add embeddings where the tokenizer has more tokens than the model. Beside an adapter, embeddings and head train
     whole then, unless its `modules_to_save` names others."""
+    add_tokens: list[Annotated[str, Field(min_length=1)]] = []
+    """Tokens that the tokenizer gets, but those it has; where any is new, `resize_vocab` is on. The result has that tokenizer."""
+    add_special_tokens: list[Annotated[str, Field(min_length=1)]] = []
+    """The same for special tokens, which are never part of a text."""
     neftune_noise_alpha: Annotated[float, Field(ge=0)] = 0.0
     """NEFTune (arXiv:2310.05914): noise on the embeddings of each sample while it is trained on, of this alpha; 5 is usual."""
     trust_remote_code: bool = False
@@ -105,8 +111,21 @@ class Transformers(TorchBackend):
         return "ref_model_quantization" if self.ref_model_quantization else ""
 
     def resizes_vocabulary(self) -> bool:
-        """Return what the recipe says."""
-        return self.resize_vocab
+        """Return whether the recipe says so, or adds tokens that the tokenizer has not."""
+        if self.resize_vocab or not (self.add_tokens or self.add_special_tokens):
+            return self.resize_vocab
+        return self.folder(weights=False) != self.own_folder()
+
+    def own_folder(self) -> Path:
+        """Return the directory that the recipe names, whose tokenizer is as it was."""
+        return locate(self.path, self.revision, weights=False)
+
+    def folder(self, weights: bool = True, key: str = "") -> Path:
+        """Return the directory with configuration, tokenizer and weights; the tokenizer has the tokens that are added.
+
+        Raises what `gym_data.location.locate` raises, and DataError where the tokenizer cannot be built.
+        """
+        return folder_of(self.model_dump(include=set(MODEL)), weights, key)
 
     def kernel_libraries(self) -> Sequence[KernelLibrary]:
         """Return those that the recipe names."""
@@ -141,11 +160,12 @@ class Transformers(TorchBackend):
 
         Nor does how its positions are scaled: another model's configuration says that.
         """
-        change = (
+        change: dict[str, Any] = (
             {"quantization": self.ref_model_quantization or self.quantization}
             if path == self.path
             else {
                 **dict.fromkeys(("resize_vocab", "trust_remote_code"), False),
+                **{key: [] for key in ("add_tokens", "add_special_tokens")},
                 **dict.fromkeys(("revision", "rope_scaling", "router_aux_loss_coef")),
                 "quantization": self.ref_model_quantization,
             }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gym_core.discovery import catalogue, installed
-from gym_llamafactory.keys.convert import note
+from gym_llamafactory.keys.convert import names, note
 from gym_llamafactory.table import Key, Keys
 
 _OF = "transformers"
@@ -45,6 +48,23 @@ def fp8(on: Any, fp8_backend: Any = "auto") -> str | None:
     return "rowwise" if on else None
 
 
+def special(tokens: Any, new_special_tokens_config: Any = None) -> list[str] | None:
+    """Split a comma list of special tokens; a file that names them outweighs it, as there."""
+    return None if new_special_tokens_config else names(tokens)
+
+
+def described(file: Any) -> list[str]:
+    """Return the tokens that a YAML file describes. Raises ValueError for a file that is none, or describes nothing."""
+    try:
+        found = yaml.safe_load(Path(str(file)).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise ValueError(f"cannot be read: `{file}`: {reason}") from None
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"is a YAML file of `token: what it means`, and `{file}` holds no such lines")
+    return [str(token) for token in found]
+
+
 def missing(name: str, known: Container[tuple[str, str]] | None = None) -> str:
     """Return the package that an attention needs and that is not installed, empty for none.
 
@@ -69,6 +89,9 @@ class ModelKeys(Keys):
         Key("rope_scaling", "model.rope_scaling", _OF),
         Key("moe_aux_loss_coef", "model.router_aux_loss_coef", _OF),
         Key("resize_vocab", "model.resize_vocab", _OF),
+        Key("add_tokens", "model.add_tokens", _OF, names),
+        Key("add_special_tokens", "model.add_special_tokens", _OF, special, together="new_special_tokens_config"),
+        Key("new_special_tokens_config", "model.add_special_tokens", _OF, described),
         Key("neftune_noise_alpha", "model.neftune_noise_alpha", _OF, float),
         Key("torch_compile", "model.compile", _OF),
         Key("trust_remote_code", "model.trust_remote_code", _OF),

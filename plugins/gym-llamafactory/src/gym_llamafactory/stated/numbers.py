@@ -66,17 +66,8 @@ NUMBERS: dict[str, Stated] = {
         "merge it with `gym export`, and name the folder that is written",
         ("ref_model_adapters", "reward_model_adapters"),
     ),
-    **refused(
-        (None,),
-        "changes the vocabulary, which `gym tokens` does before",
-        "run `gym tokens MODEL TOKEN ... --into FOLDER`, and set model_name_or_path: FOLDER, resize_vocab: true",
-        ("add_special_tokens", "new_special_tokens_config", "init_special_tokens"),
-    ),
-    **refused(
-        (None,),
-        "changes the vocabulary, which `gym tokens` does before",
-        "run `gym tokens MODEL TOKEN ... --plain --into FOLDER`, and set model_name_or_path: FOLDER, resize_vocab: true",
-        ("add_tokens",),
+    "init_special_tokens": Stated(
+        ("noise_init", None), "is not done: rows of new tokens begin around the mean of the others", "leave it out"
     ),
     **refused(
         (None,),

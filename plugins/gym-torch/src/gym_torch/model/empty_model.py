@@ -9,7 +9,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from gym_data.location import locate
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.config import Transformers
 from gym_torch.kernels import precision_probe
@@ -29,7 +28,7 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
     `precision` is that of the recipe, `samples` are the tokens of the longest sample where that is known. Raises GymError where
     transformers cannot build it.
     """
-    path = locate(config.path, config.revision, weights=False)
+    path = config.folder(weights=False)
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     if precision == "auto":
         precision = _precision(config, path)
@@ -43,7 +42,10 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         stored = format_of(shape)
         with TRANSFORMERS_LOCK, torch.device("meta"), NoDrawing():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
-            if config.resize_vocab and (tokens := tokens_in(path)) > model.get_input_embeddings().weight.shape[0]:
+            if (
+                config.resizes_vocabulary()
+                and (tokens := tokens_in(path)) > model.get_input_embeddings().weight.shape[0]
+            ):
                 resize(model, tokens, MULTIPLE)
         if config.quantization:
             put_empty_layers(model, config.quantization)

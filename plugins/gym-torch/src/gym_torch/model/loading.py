@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging
 
 from gym_core import GymError, PluginError, Run
-from gym_data.location import locate
 from gym_optim.promises import named, promised
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
@@ -55,14 +54,13 @@ class LoadedModel:
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
     neftune_noise_alpha: float = 0.0  #: alpha of the noise on its embeddings in training
-    router_aux_loss_coef: float | None = (
-        None  #: of the load-balancing loss of its experts; None: as its configuration says
-    )
+    router_aux_loss_coef: float | None = None  #: of the load-balancing loss; None: as its configuration says
     grown: bool = False  #: whether embeddings may be added, which only some adapters hold
     described: Mapping[str, Any] = field(
         default_factory=dict
     )  #: what an adapter must say of it, to be opened on it again
     quantization: LoadTimeQuantizer | None = None  #: how its linear layers are stored
+    own_folder: Path | None = None  #: the directory that was named, where tokens are added to its tokenizer in `path`
 
 
 def check_loaded(found: object, by: object, key: str) -> LoadedModel:
@@ -120,7 +118,8 @@ def load(config: Transformers, run: Run) -> LoadedModel:
         precision,
         found.layout,
         *options,
-        grown=config.resize_vocab,
+        grown=config.resizes_vocabulary(),
+        own_folder=config.own_folder(),
         described=described,
         quantization=config.quantization,
     )
@@ -155,7 +154,7 @@ def load_frozen(
 def _located(config: Transformers, samples: int | None, key: str = PATH) -> tuple[Path, PretrainedConfig]:
     """Return where a model lies, checked, and what its `config.json` says, with its positions scaled as asked."""
     pretrained = config.init == "pretrained"
-    path = locate(config.path, config.revision, weights=pretrained, key=key)
+    path = config.folder(pretrained, key)
     check_code(path, config.trust_remote_code)
     if pretrained:
         check_weights(path, key)
@@ -181,7 +180,7 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
             model = _random(shape, seed, options)
             if codec and config.quantization:
                 quantize_in_place(model, codec, config.quantization.modules_to_not_convert)
-    check_vocabulary(model, path, config.resize_vocab, seed)
+    check_vocabulary(model, path, config.own_folder(), config.resizes_vocabulary(), seed)
     rope_scaling.steady(model)
     return model
 

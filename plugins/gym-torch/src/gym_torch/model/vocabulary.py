@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,13 +17,15 @@ KEY = "model.resize_vocab"
 MULTIPLE = 64  #: of rows, as LLaMA-Factory has it
 
 
-def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int) -> None:
+def check_vocabulary(model: PreTrainedModel, path: Path, own: Path, resize: bool, seed: int) -> None:
     """Compare the tokenizer in `path` with the embeddings of the model, and add rows where it has more tokens.
 
-    New rows are drawn around the mean of the others, from `seed` alone. Raises GymError where rows are missing and `resize` is
-    false.
+    New rows are drawn around the mean of the others, from `seed` alone; rows that were there for no token of the tokenizer in
+    `own` become that mean. Raises GymError where rows are missing and `resize` is false.
     """
     tokens, rows = tokens_in(path), model.get_input_embeddings().weight.shape[0]
+    if path != own:
+        _to_mean(model, [row for row in sorted(_ids(path) - _ids(own)) if row < rows])
     if tokens <= rows:
         return
     if not resize:
@@ -36,6 +39,15 @@ def check_vocabulary(model: PreTrainedModel, path: Path, resize: bool, seed: int
         torch.manual_seed(seed)
         model.resize_token_embeddings(tokens, pad_to_multiple_of=MULTIPLE)
     say(f"the vocabulary grows from {rows:,} to {model.get_input_embeddings().weight.shape[0]:,} tokens")
+
+
+@torch.no_grad()
+def _to_mean(model: PreTrainedModel, new: Sequence[int]) -> None:
+    """Have these rows of embeddings and head be the mean of all others; where nothing trained they hold whatever there is."""
+    for module in vocabulary_modules(model).values() if new else ():
+        others = torch.ones(len(module.weight), dtype=torch.bool)
+        others[new] = False
+        module.weight[new] = module.weight[others].float().mean(dim=0).to(module.weight.dtype)
 
 
 def resize(model: PreTrainedModel, rows: int, multiple: int | None = None) -> None:
@@ -52,12 +64,16 @@ def vocabulary_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 def tokens_in(path: Path) -> int:
     """Return how many rows the tokenizer in a folder needs, 0 where there is none. Raises GymError where it cannot be read."""
+    return 1 + max(_ids(path), default=-1)  # some numbers may be left out
+
+
+def _ids(path: Path) -> set[int]:
     file = path / "tokenizer.json"
     if not file.is_file():
-        return 0
+        return set()
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no other class
         why = f"not a tokenizer: {str(error).splitlines()[0][:200]}"
         raise GymError(why, where=str(file), key="model.path", fix="fetch the model again") from error
-    return 1 + max(tokenizer.get_vocab().values(), default=-1)  # some numbers may be left out
+    return {*tokenizer.get_vocab().values()}
