@@ -41,7 +41,10 @@ def test_tokens_are_added_as_a_list_or_by_a_file_that_describes_them(tmp_path: P
             {"add_special_tokens": ["<svg>", "<end>"]},
         ),
     ):
-        assert flat(**keys, init_special_tokens="noise_init").model == Transformers(path="tiny", **wanted)
+        recipe: Any = flat(**keys, init_special_tokens="noise_init")
+        assert recipe.model == Transformers(path="tiny", **wanted)
+        assert recipe.data.split_special_tokens is ("add_tokens" in keys), "rows spell out those that are special"
+        assert flat(**keys, split_special_tokens=True).data.split_special_tokens is True  # type: ignore[union-attr]
     file.write_text("just text")
     for wrong in (tmp_path / "nowhere.yaml", file):
         with pytest.raises(GymError, match=r"new_special_tokens_config(.|\n)*(No such file|holds no such lines)"):

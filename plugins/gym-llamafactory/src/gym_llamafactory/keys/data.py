@@ -56,6 +56,13 @@ def window(rows: Any, streaming: Any = None) -> Any:
     return rows if streaming else None
 
 
+def split(value: Any, add_special_tokens: Any = None, new_special_tokens_config: Any = None) -> Any:
+    """Return whether special tokens of rows are split; left out, not in a file that adds some: they are for rows."""
+    if value != "":
+        return value
+    return False if add_special_tokens or new_special_tokens_config else None
+
+
 def learnt(option: str) -> Callable[..., str | None]:
     """Return a conversion for a switch that says which parts of conversations are learnt, where they are learnt from."""
 
@@ -86,7 +93,14 @@ class DataKeys(Keys):
             null="enable_thinking",
         ),
         Key("default_system", "data.system", _OF),
-        Key("split_special_tokens", "data.split_special_tokens", _OF),
+        Key(
+            "split_special_tokens",
+            "data.split_special_tokens",
+            _OF,
+            split,
+            default="",
+            together="add_special_tokens new_special_tokens_config",
+        ),
         Key("cutoff_len", "data.cutoff", _OF, length, together="packing stage"),
         Key("max_samples", "data.max_samples", _OF),
         Key("streaming", "data.streaming", _OF),
