@@ -23,14 +23,14 @@ from gym_testkit.bench import Bench
 ROW = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 
 
-def trained(folder: Path, base: Path, template: str | dict[str, str] = "default") -> Path:
+def trained(folder: Path, base: Path, template: str | dict[str, str] = "default", **adapter: object) -> Path:
     """Return the run of an adapter that was trained with another template than that of its base."""
     (folder / "rows.jsonl").write_text((json.dumps(ROW) + "\n") * 4)
     recipe = {
         "model": str(base),
         "data": {"sources": [str(folder / "rows.jsonl")], "template": template},
         "algorithm": "sft",
-        "adapter": {"name": "lora", "rank": 2},
+        "adapter": {"name": "lora", "rank": 2, "dropout": 0.1, **adapter},
         "train": {"max_steps": 1, "plot": False},
         "output": str(folder / "run"),
     }
@@ -78,18 +78,22 @@ def test_each_is_asked_as_it_was_trained(tmp_path: Path) -> None:
         engine_of("base", base, adapters={"ann": str(run)})
 
 
-@pytest.mark.parametrize("template", ["mimo", "vicuna"])
-def test_a_file_of_llamafactory_serves_what_another_trained_with_the_same_template(
-    tmp_path: Path, template: str
+@pytest.mark.parametrize(
+    ("template", "adapter"),
+    [("mimo", {}), ("vicuna", {"name": "dora"}), ("mimo", {"modules_to_save": "embed_tokens,lm_head"})],
+    ids=["lora", "dora", "modules"],
+)
+def test_a_file_of_llamafactory_serves_what_another_trained_whatever_it_changes(
+    tmp_path: Path, template: str, adapter: dict[str, object]
 ) -> None:
     base = Bench(tmp_path).model()
-    run = trained(tmp_path, base, {"name": "llamafactory", "format": template})
+    run = trained(tmp_path, base, {"name": "llamafactory", "format": template}, **adapter)
     file = tmp_path / "chat.yaml"
     file.write_text(f"model_name_or_path: {base}\nadapter_name_or_path: {run}\ntemplate: {template}\n")
     beside, alone = read(ApiServing, [str(file)], {}).build(), engine_of("ann", run)
 
     async def use() -> None:
-        assert await answer(beside, base.name, run.name) == await answer(alone, "ann")
+        assert await answer(beside, base.name) == await answer(alone, "ann")
         await asyncio.gather(beside.close(), alone.close())
 
     asyncio.run(use())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gym_core.discovery import nearest
-from gym_core.errors import Problem
+from gym_core.errors import GymError, Problem
 from gym_core.sections import Findings
+from gym_data.location import artifact_at, lasting
 
 ENGINES = {"huggingface": "local", "vllm": "vllm"}
 ENGINE_OPTIONS = {
@@ -93,7 +95,9 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         if engine == backend and length is not None:
             options["max_context"] = length
     adapters = _adapters(given.pop("adapter_name_or_path", None), found)
-    if adapters:
+    if adapters and backend == "huggingface" and _of_this(options["models"][0], *adapters.values()):
+        options["models"] = [f"{_name(options['models'][0])}={next(iter(adapters.values()))}"]
+    elif adapters:
         options |= {"adapters": adapters, "tenant": next(iter(adapters))}
     if template := given.pop("template", None):
         options["template"] = {"name": "llamafactory", "format": str(template)}
@@ -125,6 +129,16 @@ def _adapters(given: Any, found: Findings) -> dict[str, str]:
     if len(paths) > 1:
         _add(found, "adapter_name_or_path", "names several adapters, which would be merged", "merge them, and name one")
     return {_name(path): path for path in paths[:1]}
+
+
+def _of_this(base: str, adapter: str) -> bool:
+    """Whether an adapter in a folder says that it belongs to this base: it is then opened as a whole, whatever it changes."""
+    if not Path(adapter).expanduser().is_dir():
+        return False
+    with suppress(GymError):
+        found = artifact_at(adapter)
+        return found.kind == "adapter" and lasting(found.base or "") == lasting(base)
+    return False
 
 
 def _name(path: str) -> str:
