@@ -31,6 +31,7 @@ from gym_adapters.peft_base import quiet
 from gym_adapters.target_modules import within
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import LowRank, check_state
+from gym_torch.model.dropout import dropouts
 
 TRAINED = "default"  #: what peft calls the adapter that trains
 BEFORE = "before"  #: begins the names of those that were there before
@@ -91,7 +92,8 @@ class LoraAdapter(LowRankAdapter[Plain]):
     def low_rank(self) -> dict[str, LowRank] | None:
         """Return the pairs; None with dropout, modules that train whole, adapted embeddings or other adapters that work."""
         layers = self.layers()
-        whole = self.config.dropout or split(self.config.modules_to_save)
+        chance = any(any(dropouts(layer)) for layer in layers.values())
+        whole = chance or split(self.config.modules_to_save)
         others = any(len(layer.active_adapters) > 1 for layer in layers.values())
         if whole or others or any(layer.lora_embedding_A for layer in layers.values()):
             return None

@@ -20,6 +20,7 @@ from gym_torch.checkpoints.base_fingerprint import base_fingerprint, check_base
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.adapted import LowRank
+from gym_torch.model.dropout import without_dropout
 
 Gathered = dict[str, tuple[Tensor, Tensor]]  #: by layer, A `[rows, rank, in]` and B, scaled, `[rows, out, rank]`
 _ACTIVE: ContextVar[tuple[Any, Gathered] | None] = ContextVar("adapters", default=None)
@@ -54,7 +55,9 @@ class AdapterBatch:
                 where=str(artifact.path),
                 fix="serve it under a name of its own, or with the model that it was trained from",
             )
-        pairs = open_artifact(artifact, self._model.dtype).low_rank()
+        opened = open_artifact(artifact, self._model.dtype)
+        without_dropout(opened.model)  # which counts in training alone
+        pairs = opened.low_rank()
         if pairs is None:
             raise GymError(
                 f"`{name}` changes more than low-rank updates do, and cannot share a batch",

@@ -24,10 +24,15 @@ def dropouts(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
                 yield module, name
 
 
-def disable_dropout(model: nn.Module) -> None:
-    """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; say so where there was one."""
+def without_dropout(model: nn.Module) -> bool:
+    """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; return whether there was one."""
     found = list(dropouts(model))
     for module, name in found:
         setattr(module, name, 0.0)
-    if found:
+    return bool(found)
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout of a model to 0, and say so where there was one."""
+    if without_dropout(model):
         say("dropout is off: the loss compares log-probabilities, and chance would stand on one side alone")
