@@ -33,29 +33,46 @@ def model_stock(x, f=0):
     return t * mean(x)
 
 
-def ties(x, f=0, density=0.2):
-    keep = max(1, int(density * x.shape[1]))
+def ties(x, f=0, density=0.2, weights=None, normalize=True, densities=None):
+    """With weights as mergekit states them: of the sum that elects, and of the mean; each input may keep a share of its own."""
+    weights = [1.0] * len(x) if weights is None else weights
     trimmed = []
-    for row in x:
-        least = sorted(abs(row))[-keep]
+    for row, share in zip(x, densities or [density] * len(x), strict=True):
+        least = sorted(abs(row))[-max(1, int(share * x.shape[1]))]
         trimmed.append(np.where(abs(row) >= least, row, 0))
-    found = np.zeros(x.shape[1])
-    for j in range(x.shape[1]):
-        column = [row[j] for row in trimmed]
-        sign = np.sign(sum(column))
-        agree = [value for value in column if value * sign > 0]
-        found[j] = sum(agree) / len(agree) if agree else 0
+    return elected(trimmed, weights, normalize)
+
+
+def elected(x, weights, normalize):
+    found = np.zeros(len(x[0]))
+    for j in range(len(x[0])):
+        column = [(w * row[j], w) for row, w in zip(x, weights, strict=True)]
+        sign = np.sign(sum(pushed for pushed, _ in column))
+        agree = [(pushed, w) for pushed, w in column if pushed * sign > 0]
+        total = sum(pushed for pushed, _ in agree)
+        found[j] = (total / sum(w for _, w in agree) if normalize else total) if agree else 0
     return found
 
 
-def breadcrumbs(x, f=0, top=0.01, bottom=0.85, scale=0.4):
+def breadcrumbs(x, f=0, top=0.01, bottom=0.85, scale=0.4, weights=None, densities=None):
     size = x.shape[1]
     kept = np.zeros_like(x)
     for i, row in enumerate(x):
         order = np.argsort(abs(row))
-        middle = order[int(bottom * size) : size - int(top * size)]
+        most = size - int(top * size)
+        middle = order[most - int(densities[i] * size) if densities else int(bottom * size) : most]
         kept[i, middle] = row[middle]
-    return scale * kept.sum(0)
+    return scale * sum(w * row for w, row in zip(weights or [1.0] * len(x), kept, strict=True))
+
+
+def thinned(x, draws, densities, epsilon=0.0):
+    """DARE, and with `epsilon` DELLA, of what was drawn for each number."""
+    kept = np.zeros_like(x)
+    for i, row in enumerate(x):
+        ranks = np.argsort(np.argsort(abs(row), kind="stable"), kind="stable")
+        rates = 1 - densities[i] + epsilon / 2 - epsilon * ranks / (len(row) - 1)
+        kept[i] = np.where(draws[i] >= rates, row / (1 - rates), 0)
+    return kept
 
 
 def squared(x):

@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 
 import click
+import merge_oracles as oracles
 import pytest
 import torch
 from click.testing import CliRunner
@@ -62,6 +63,41 @@ def test_a_recipe_becomes_an_artifact_and_a_report(recipe, bench):
     one = CliRunner().invoke(merge, [*krum, sound], catch_exceptions=False)
     assert re.search(r"it took 1 of 3: \S+model-[012]\n", one.output), "else it reads as if all were in it"
     assert re.search(r"\| taken \| 1 of 3: \S+model-[012] \|", (bench.root / "one/README.md").read_text())
+
+
+def test_weights_and_densities_of_inputs_are_used_and_recorded(recipe, bench):
+    recipe.write_text(
+        f"merger: {{name: ties, scope: tensor}}\nbase: {bench.model()}\noutput: {bench.root}/made\ninputs:\n"
+        f"  - {{path: {bench.root}/model-0, name: a, weight: 0.7, density: 0.5}}\n"
+        f"  - {{path: {bench.root}/model-1, name: b, density: 1.0}}\n"
+    )
+    told = json.loads(CliRunner().invoke(merge, [str(recipe), "--json"], catch_exceptions=False).output)
+    assert [(each.get("weight"), each.get("density")) for each in told["inputs"]] == [(0.7, 0.5), (None, 1.0)]
+    base, made, *models = (
+        load_file(path / "model.safetensors")
+        for path in (bench.model(), bench.root / "made", bench.model(0), bench.model(1))
+    )
+    for name, weight in base.items():
+        x = torch.stack([(model[name] - weight).flatten().double() for model in models]).numpy()
+        change = (made[name] - weight).flatten().double().numpy()
+        wanted = oracles.ties(x, weights=[0.7, 1.0], densities=[0.5, 1.0])
+        assert abs(change - wanted).max() < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ("merge_method: ties", "did you mean `merger`"),
+        ("models: []", "did you mean `inputs`"),
+        ("base_model: tiny", "did you mean `base`"),
+        ("merger: {name: ties, lambda: 1}", "did you mean `scale`"),
+        ("merger: {name: breadcrumbs, gamma: 0.1}", "did you mean `top`"),
+    ],
+)
+def test_what_mergekit_calls_otherwise_is_named(tmp_path, said, match):
+    (tmp_path / "theirs.yaml").write_text(f"output: made\n{said}\n")
+    with pytest.raises(RecipeError, match=match):
+        load_merge(tmp_path / "theirs.yaml")
 
 
 def test_options_are_set_from_the_command_line(recipe):

@@ -185,6 +185,68 @@ def test_della_drops_small_numbers_of_a_row_more_often():
     assert abs(float((found.mean(0) / x[0, :100]).mean()) - 1) < 0.05
 
 
+WEIGHTS, DENSITIES = [0.5, 1.0, 0.25, 2.0, 1.0], [0.5, 0.2, 0.9, 0.35, 0.6]
+SUM = soup.TIES(density=1.0, normalize=False)  # behind what drops numbers, as `dare_ties` of mergekit has it
+
+
+def thinned(epsilon, behind):
+    def oracle(x):
+        draws = np.stack([uniform(3, str(row), 0, x.shape[1]) for row in range(len(x))])
+        return behind(oracles.thinned(x, draws, DENSITIES, epsilon))
+
+    return oracle
+
+
+def weighed(x):
+    return oracles.task_arithmetic([w * row for w, row in zip(WEIGHTS, x, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("merger", "oracle"),
+    [
+        (soup.TIES(), lambda x: oracles.ties(x, weights=WEIGHTS, densities=DENSITIES)),
+        (
+            soup.TIES(normalize=False, scale=0.5),
+            lambda x: 0.5 * oracles.ties(x, weights=WEIGHTS, normalize=False, densities=DENSITIES),
+        ),
+        (soup.Breadcrumbs(), lambda x: oracles.breadcrumbs(x, weights=WEIGHTS, densities=DENSITIES)),
+        (soup.DARE(seed=3), thinned(0.0, weighed)),
+        (soup.DARE(seed=3, rule=SUM), thinned(0.0, lambda x: oracles.elected(x, WEIGHTS, False))),
+        (soup.DELLA(seed=3, epsilon=0.15), thinned(0.15, lambda x: oracles.elected(x, WEIGHTS, True))),
+    ],
+    ids=["ties", "ties summed", "breadcrumbs", "dare", "dare ties", "della"],
+)
+def test_each_input_has_a_weight_and_a_density_of_its_own(merger, oracle):
+    for x in draws(20, inputs=5):
+        given = {"weights": WEIGHTS, "densities": DENSITIES}
+        found = merge_vectors(merger, torch.from_numpy(x), **given).vector
+        np.testing.assert_allclose(found, oracle(x), rtol=1e-6, atol=1e-6)
+        halved = merge_vectors(merger, torch.from_numpy(x), **{**given, "densities": [0.5, *[None] * 4]}).vector
+        alike = merge_vectors(merger, torch.from_numpy(x), weights=WEIGHTS).vector
+        assert not torch.equal(halved, alike), "one density alone counts"
+
+
+@pytest.mark.parametrize(
+    ("merger", "given", "match"),
+    [
+        (soup.TIES(), {"weights": [1, -1]}, "not negative"),
+        (soup.DARE(rule=soup.Median()), {"weights": [1, 1]}, "dare takes no weights"),
+        (soup.TaskArithmetic(), {"densities": [0.5, None]}, "task_arithmetic keeps all numbers of a change"),
+        (soup.TIES(), {"densities": [0.5, 0.0]}, "a density is 0.0"),
+        (
+            soup.Breadcrumbs(),
+            {"densities": [0.5, 1.0]},
+            "1 shall keep 1 of its numbers, and the largest 0.01 are dropped",
+        ),
+        (soup.DELLA(), {"densities": [0.5, 0.95]}, "1 keeps 0.95 of its numbers, and 0.1 more"),
+    ],
+)
+def test_weights_and_densities_that_do_not_suit_are_refused(merger, given, match):
+    with pytest.raises(GymError, match=match):
+        merge_vectors(merger, torch.ones(2, 40), **given)
+    assert merge_vectors(soup.DELLA(drop_rate=0.1), torch.ones(2, 4), densities=[0.9, None]).vector.isfinite().all()
+
+
 def test_draws_belong_to_a_place():
     whole = uniform(3, "a", 0, 1000)
     for begin, end in ((0, 1), (3, 9), (997, 1000), (500, 504)):

@@ -24,7 +24,7 @@ from gym_deltasoup.sources.files import Files
 from gym_deltasoup.sources.group_means import KIND, LAYERS, Changes, LayerChanges
 from gym_deltasoup.sources.inputs import Input, Opened, opened, taken_from_first
 from gym_deltasoup.sources.models import Deltas, Models, Part
-from gym_deltasoup.vector_merge import Prepared, check_names, prepared, trusted_of, weights_of
+from gym_deltasoup.vector_merge import Prepared, check_names, densities_of, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import whole_by_one
 
@@ -88,14 +88,15 @@ def merge_artifacts(
     check_free(into)
     if not inputs:
         raise GymError("there is nothing to merge", key="inputs", fix="name directories")
-    given = [Input(each.path, each.name or str(each.path), each.weight) for each in inputs]
+    given = [replace(each, name=each.name or str(each.path)) for each in inputs]
     if merger.order_free():  # then sums are taken in one order, whatever that of the inputs, to the bit
         given = sorted(given, key=lambda each: each.name)
     names = [each.name for each in given]
     check_names(names)
     said = [each.weight for each in given]
     weights = None if all(each is None for each in said) else [1.0 if each is None else each for each in said]
-    shares, at = weights_of(merger, weights), trusted_of(merger, names, trusted)
+    shares, densities = weights_of(merger, weights), densities_of(merger, [each.density for each in given])
+    at = trusted_of(merger, names, trusted)
     found = opened(given, base)
     taken = taken_from_first(found)
     if announce is not None:
@@ -114,6 +115,7 @@ def merge_artifacts(
             group.shapes,
             has_base=group.has_base,
             weights=shares,
+            densities=densities,
             trusted=at,
             score=score,
             most=most,
@@ -130,7 +132,7 @@ def merge_artifacts(
             "hostile": hostile,
             **ready.report(),
             **lost,
-            "inputs": [each.told() for each in found],
+            "inputs": [{**each.told(), **_said(one)} for each, one in zip(found, given, strict=True)],
             **(hidden(found) if merger.hides_inputs() else {}),
             "taken_from_first": taken,
             "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
@@ -159,6 +161,11 @@ def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:
         "inputs": [{"name": each.name, "kind": each.artifact.kind, "base": each.base, "sha256": {}} for each in inputs],
         "excluded": {},
     }
+
+
+def _said(given: Input) -> dict[str, float]:
+    said = {"weight": given.weight, "density": given.density}
+    return {key: value for key, value in said.items() if value is not None}
 
 
 class _Score:

@@ -26,8 +26,14 @@ class Merger(Held):
     """Whether it asks how good a candidate is, higher being better: a function must then be given."""
     needs_trusted: ClassVar[bool] = False
     """Whether one input must be named that is known to be honest, such as an update on data of the server's own."""
-    takes_weights: ClassVar[bool] = False
-    """Whether inputs may have weights; with any other merger they are refused."""
+
+    def takes_weights(self) -> bool:
+        """Return whether inputs may have weights; with any other merger they are refused."""
+        return False
+
+    def takes_densities(self) -> bool:
+        """Return whether inputs may each say which share of its numbers stays; with any other merger that is refused."""
+        return False
 
     def idempotent(self) -> bool:
         """Return whether the merge of equal inputs, or of one, is that input."""

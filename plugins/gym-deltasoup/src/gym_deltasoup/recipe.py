@@ -18,24 +18,26 @@ class InputOptions(Config):
     """One input."""
 
     path: Annotated[str, Field(min_length=1)]
-    """Directory of a run, of a checkpoint, of a model or of an adapter."""
+    """Directory of a run, of a checkpoint, of a model or of an adapter. `model` in mergekit."""
     name: str = ""
     """What the report calls it; by default its path."""
     weight: Annotated[float | None, Field(allow_inf_nan=False)] = None
     """Weight, for mergers that take weights; 1 where others have one."""
+    density: Annotated[float | None, Field(gt=0, le=1)] = None
+    """Share of its numbers that stays, for `ties`, `dare`, `della` and `breadcrumbs`; by default that of the merger."""
 
 
 class MergeRecipe(Config):
     """A merge."""
 
     merger: Annotated[SerializeAsAny[Merger], Slot("mergers", default="byzantine_robust")] = ByzantineRobust()
-    """What combines the inputs."""
+    """What combines the inputs. `merge_method` in mergekit."""
     inputs: Annotated[list[InputOptions], Field(min_length=1)]
-    """What is merged: paths, or mappings with `path`, `name` and `weight`."""
+    """What is merged: paths, or mappings with `path`, `name`, `weight` and `density`. `models` in mergekit."""
     output: Annotated[str, Field(min_length=1)]
     """Directory that is written."""
     base: str | None = None
-    """The model that the inputs were trained from: a family, a folder or a Hub id."""
+    """The model that the inputs were trained from: a family, a folder or a Hub id. `base_model` in mergekit."""
     hostile: Annotated[int | None, Field(ge=0)] = None
     """How many inputs may hold anything; by default `byzantine_threshold` of them, with mergers that tolerate any."""
     byzantine_threshold: Annotated[float, Field(ge=0, lt=0.5)] = 0.3

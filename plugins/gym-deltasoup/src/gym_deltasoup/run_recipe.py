@@ -18,7 +18,7 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
 
     Raises what `merge_artifacts` does, and RecipeError where there is no such function.
     """
-    inputs = [Input(Path(each.path), each.name, each.weight) for each in recipe.inputs]
+    inputs = [Input(Path(each.path), each.name, each.weight, each.density) for each in recipe.inputs]
     hostile = recipe.hostile
     if hostile is None:
         hostile = expected(recipe.merger, len(inputs), None, recipe.byzantine_threshold)

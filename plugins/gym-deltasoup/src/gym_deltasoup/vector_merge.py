@@ -57,6 +57,7 @@ def merge_vectors(
     ids: Sequence[str] | None = None,
     has_base: bool = True,
     weights: Sequence[float] | None = None,
+    densities: Sequence[float | None] | None = None,
     trusted: str | None = None,
     evaluate: Callable[[Tensor], float] | None = None,
     announce: Callable[[str], None] | None = None,
@@ -71,6 +72,7 @@ def merge_vectors(
         ids: names of the inputs; by default their numbers.
         has_base: whether vectors are changes of a base, and not weights.
         weights: of the inputs.
+        densities: share of its numbers that stays of each input, None for that of the merger.
         trusted: name of an input that is known to be honest.
         evaluate: says how good a vector is; higher is better.
         announce: is told what has to be said before anything is merged, such as how much noise there will be.
@@ -83,13 +85,20 @@ def merge_vectors(
         why = f"vectors are rows of fp32 or fp64, one at least, not {list(values.shape)} in {values.dtype}"
         raise GymError(why.replace("torch.", ""), key="values", fix="stack them, and call `.float()`")
     names = [str(number) for number in range(len(values))] if ids is None else list(ids)
-    for key, given in (("ids", names), ("weights", weights)):
+    for key, given in (("ids", names), ("weights", weights), ("densities", densities)):
         if given is not None and len(given) != len(values):
             raise GymError(f"there are {len(given)}, and {len(values)} vectors", key=key, fix="give one for each row")
     check_names(names)
-    shares = weights_of(merger, weights)
-    at = trusted_of(merger, names, trusted)
-    updates = Vectors(values, names, has_base=has_base, weights=shares, trusted=at, evaluate=evaluate, most=most)
+    updates = Vectors(
+        values,
+        names,
+        has_base=has_base,
+        weights=weights_of(merger, weights),
+        densities=densities_of(merger, densities),
+        trusted=trusted_of(merger, names, trusted),
+        evaluate=evaluate,
+        most=most,
+    )
     found = prepared(merger, updates, hostile, announce)
     merged = torch.empty(values.shape[1], dtype=values.dtype)
     for chunk in found.updates.chunks(found.plan.whole_rows):
@@ -177,13 +186,26 @@ def weights_of(merger: Merger, weights: Sequence[float] | None) -> Tensor | None
     """Return weights as numbers. Raises GymError where the merger does not look at them, or one is not finite."""
     if weights is None:
         return None
-    if not merger.takes_weights:
+    if not merger.takes_weights():
         why = f"{name_of(merger)} takes no weights"
-        raise GymError(why, key="inputs.weight", fix="leave them out, or use weighted_mean or task_arithmetic")
+        raise GymError(why, key="inputs.weight", fix="leave them out, or use weighted_mean, task_arithmetic or ties")
     found = torch.tensor(list(weights), dtype=torch.float64)
     if not found.isfinite().all():
         raise GymError("a weight is not finite", key="inputs.weight")
     return found
+
+
+def densities_of(merger: Merger, densities: Sequence[float | None] | None) -> Tensor | None:
+    """Return densities, NaN where none is given. Raises GymError where the merger looks at none, or one is no share."""
+    if densities is None or all(each is None for each in densities):
+        return None
+    if not merger.takes_densities():
+        why = f"{name_of(merger)} keeps all numbers of a change, and takes no densities"
+        raise GymError(why, key="inputs.density", fix="leave them out, or use ties, dare, della or breadcrumbs")
+    for each in densities:
+        if each is not None and not 0 < each <= 1:
+            raise GymError(f"a density is {each}", key="inputs.density", fix="give a share above 0 and up to 1")
+    return torch.tensor([torch.nan if each is None else each for each in densities], dtype=torch.float64)
 
 
 def trusted_of(merger: Merger, names: Sequence[str], trusted: str | None) -> int | None:

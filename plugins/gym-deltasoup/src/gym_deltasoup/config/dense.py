@@ -31,7 +31,10 @@ class WeightedMean(Linear):
     """The mean with weights that are given with the inputs: `sum_i w_i x_i / sum_i w_i`."""
 
     target: ClassVar[str] = "gym_deltasoup.merging.weighted_mean:WeightedMeanRule"
-    takes_weights: ClassVar[bool] = True
+
+    def takes_weights(self) -> bool:
+        """Return True."""
+        return True
 
 
 class GreedySoup(Merger):
@@ -57,10 +60,13 @@ class TaskArithmetic(Merger):
 
     target: ClassVar[str] = "gym_deltasoup.merging.task_arithmetic:TaskArithmeticRule"
     needs_base: ClassVar[bool] = True
-    takes_weights: ClassVar[bool] = True
 
     scale: float = Field(default=0.4, allow_inf_nan=False)
-    """Scaling coefficient of the sum; 0.3 to 0.5 is usual. Weights of inputs are 1 where none are given."""
+    """Scaling coefficient of the sum; 0.3 to 0.5 is usual. Weights of inputs are 1 where none are given. `lambda` in mergekit."""
+
+    def takes_weights(self) -> bool:
+        """Return True."""
+        return True
 
     def order_free(self) -> bool:
         """Return True: a sum has no order."""

@@ -18,18 +18,28 @@ class TIES(Merger):
     """Trim, elect a sign, and average those who agree with it (Yadav et al. 2023, algorithm 1).
 
     Of each change the largest numbers stay. The sign of a coordinate is that of the sum of what stayed; the result is the mean of
-    what stayed and has that sign, times `scale`.
+    what stayed and has that sign, times `scale`. Sum and mean have the weights of the inputs.
     """
 
     target: ClassVar[str] = "gym_deltasoup.merging.ties:TIESRule"
     needs_base: ClassVar[bool] = True
 
     density: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Share of the numbers of a change that stay, the largest in magnitude."""
+    """Share of the numbers of a change that stay, the largest in magnitude. An input may have a `density` of its own."""
     scale: float = Field(default=1.0, allow_inf_nan=False)
-    """What the merged change is multiplied by."""
+    """What the merged change is multiplied by. `lambda` in mergekit."""
+    normalize: bool = True
+    """Whether those who agree are averaged, as published; without it they are added up, and weights may be negative."""
     scope: Scope = "model"
     """Where the largest are looked for: in the whole change, as published, or in each tensor."""
+
+    def takes_weights(self) -> bool:
+        """Return True."""
+        return True
+
+    def takes_densities(self) -> bool:
+        """Return True."""
+        return True
 
     def order_free(self) -> bool:
         """Return True: sums and counts have no order."""
@@ -48,6 +58,14 @@ class Sparsified(Merger):
     rule: Annotated[SerializeAsAny[Merger], Slot("mergers")] = TaskArithmetic()
     """What combines the changes that are left."""
 
+    def takes_weights(self) -> bool:
+        """Return what the rule says."""
+        return self.rule.takes_weights()
+
+    def takes_densities(self) -> bool:
+        """Return True: of each change another share may be left. The rule is told nothing of it."""
+        return True
+
     def scales(self) -> bool:
         """Return what the rule says: which numbers are dropped does not depend on the unit."""
         return self.rule.scales()
@@ -62,7 +80,7 @@ class DARE(Sparsified):
     target: ClassVar[str] = "gym_deltasoup.merging.dare:DARERule"
 
     drop_rate: Share = 0.9
-    """Probability `p` of a number to be dropped."""
+    """Probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
     seed: Seed = 0
     """What is drawn follows from this, from the name of the input and from the place of the number."""
 
@@ -79,7 +97,7 @@ class DELLA(Sparsified):
     rule: Annotated[SerializeAsAny[Merger], Slot("mergers")] = TIES(density=1.0)
     """What combines the changes that are left."""
     drop_rate: Share = 0.7
-    """Mean probability `p` of a number to be dropped."""
+    """Mean probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
     epsilon: Share = 0.2
     """Difference of the probabilities of the smallest and of the largest number of a row."""
     seed: Seed = 0
@@ -98,9 +116,10 @@ class Breadcrumbs(Sparsified):
     target: ClassVar[str] = "gym_deltasoup.merging.breadcrumbs:BreadcrumbsRule"
 
     top: Share = 0.01
-    """Share of the numbers that is dropped because they are outliers, the largest in magnitude."""
+    """Share of the numbers that is dropped because they are outliers, the largest in magnitude. `gamma` in mergekit."""
     bottom: Share = 0.85
-    """Share of the numbers that is dropped because they are small."""
+    """Share of the numbers that is dropped because they are small. For an input with a `density` of its own it is what that and
+    `top` leave."""
     scope: Scope = "tensor"
     """Where they are looked for: in each tensor, as published, or in the whole change."""
 

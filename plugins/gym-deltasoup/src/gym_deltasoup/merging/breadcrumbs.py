@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gym_core import GymError
 from gym_deltasoup.config.sparse import Breadcrumbs
 from gym_deltasoup.merging.magnitudes import magnitudes
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
@@ -21,8 +22,8 @@ class BreadcrumbsRule(MergeRule):
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
         config = self.config
-        least = magnitudes(updates, lambda size: int(config.bottom * size) + 1, config.scope)
-        most = magnitudes(updates, lambda size: size - int(config.top * size), config.scope)
+        least = magnitudes(updates, lambda size: self._below(updates, size) + 1, config.scope)
+        most = magnitudes(updates, lambda size: size - self._above(updates, size), config.scope)
         of = {tensor: number for number, members in enumerate(updates.scopes(config.scope)) for tensor in members}
 
         def cut(chunk: Chunk) -> Tensor:
@@ -31,3 +32,16 @@ class BreadcrumbsRule(MergeRule):
             return torch.where(kept, chunk.values, 0.0)
 
         return after_change(config.rule, updates, cut, hostile)
+
+    def _above(self, updates: Updates, size: int) -> Tensor:
+        return torch.full((len(updates.ids),), int(self.config.top * size))
+
+    def _below(self, updates: Updates, size: int) -> Tensor:
+        """Return how many small numbers of each input are dropped: `[inputs]`. Raises GymError where a density leaves none."""
+        top = self.config.top
+        for name, density in zip(updates.ids, updates.densities.tolist(), strict=True):
+            if density > 1 - top + 1e-9:
+                why = f"{name} shall keep {density:g} of its numbers, and the largest {top:g} are dropped"
+                raise GymError(why, key="inputs.density", fix=f"give at most {1 - top:g}, or a smaller `top`")
+        said = size - (updates.density(0) * size).long() - self._above(updates, size)
+        return torch.where(updates.densities.isnan(), int(self.config.bottom * size), said)

@@ -20,10 +20,10 @@ class DARERule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        rate = self.config.drop_rate
+        rates = updates.drop_rates(self.config.drop_rate)[:, None]
 
         def dropped(chunk: Chunk) -> Tensor:
             draws = uniforms(self.config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
-            return torch.where(draws >= rate, chunk.values / (1 - rate), 0.0)
+            return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
 
         return after_change(self.config.rule, updates, dropped, hostile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gym_core import GymError
 from gym_deltasoup.config.sparse import DELLA
 from gym_deltasoup.merging.drawn import uniforms
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
@@ -21,18 +22,26 @@ class DELLARule(MergeRule):
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
         config = self.config
+        mean, half = updates.drop_rates(config.drop_rate), config.epsilon / 2
+        for name, density in zip(updates.ids, updates.densities.tolist(), strict=True):
+            if density <= half or density > 1 - half + 1e-9:
+                why = f"{name} keeps {density:g} of its numbers, and {half:g} more or less is beyond 0 and 1"
+                raise GymError(why, key="inputs.density", fix="give a smaller `epsilon`, or another density")
 
         def dropped(chunk: Chunk) -> Tensor:
-            rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, config.drop_rate, config.epsilon)
+            rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, mean, config.epsilon)
             draws = uniforms(config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
             return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
 
         return after_change(config.rule, updates, dropped, hostile, whole_rows=True)
 
 
-def drop_rates(values: Tensor, row: int, rate: float, epsilon: float) -> Tensor:
-    """Return the probability of each number `[inputs, rows * row]` to be dropped, from its rank in its row, 0 the smallest."""
+def drop_rates(values: Tensor, row: int, mean: Tensor, epsilon: float) -> Tensor:
+    """Return the probability of each number `[inputs, rows * row]` to be dropped, from its rank in its row, 0 the smallest.
+
+    `mean` is that of each input `[inputs]`.
+    """
     rows = values.view(len(values), -1, row)
     ranks = rows.abs().argsort(dim=-1, stable=True).argsort(-1).double()
-    rates = rate + epsilon / 2 - epsilon * ranks / max(1, row - 1) if row > 1 else torch.full_like(ranks, rate)
-    return rates.view(values.shape)
+    spread = epsilon / 2 - epsilon * ranks / (row - 1) if row > 1 else torch.zeros_like(ranks)
+    return (mean[:, None, None] + spread).view(values.shape)

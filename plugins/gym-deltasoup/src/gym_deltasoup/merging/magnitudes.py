@@ -13,8 +13,8 @@ DIGIT = 16  #: bits that are looked at in a pass
 INTEGERS = {torch.float32: (torch.int32, 32), torch.float64: (torch.int64, 64)}
 
 
-def magnitudes(updates: Updates, ranks: Callable[[int], int], scope: str) -> Tensor:
-    """Return the magnitude with rank `ranks(size)`, 1 the smallest, of each input in each of the scopes: `[inputs, scopes]`.
+def magnitudes(updates: Updates, ranks: Callable[[int], Tensor], scope: str) -> Tensor:
+    """Return the magnitude with rank `ranks(size)` `[inputs]`, 1 the smallest, of each input in each scope: `[inputs, scopes]`.
 
     The bits of a positive number order as the number does. Each pass counts the next 16 of them, so memory is that of
     65,536 counts for each input, whatever the size.
@@ -22,17 +22,17 @@ def magnitudes(updates: Updates, ranks: Callable[[int], int], scope: str) -> Ten
     found = []
     for members in updates.scopes(scope):
         size = sum(updates.spans[number].end - updates.spans[number].begin for number in members)
-        found.append(_ranked(updates, members, min(size, max(1, ranks(size)))) if size else None)
+        found.append(_ranked(updates, members, ranks(size).clamp(1, size)) if size else None)
     zero = torch.zeros(len(updates.ids))
     return torch.stack([zero if each is None else each for each in found], 1)
 
 
-def _ranked(updates: Updates, members: list[int], rank: int) -> Tensor:
+def _ranked(updates: Updates, members: list[int], ranks: Tensor) -> Tensor:
     count = len(updates.ids)
     kind = next(updates.chunks(tensors=members)).values.dtype
     integer, width = INTEGERS[kind]
     prefix = torch.zeros(count, dtype=torch.int64)
-    left = torch.full((count,), rank, dtype=torch.int64)
+    left = ranks.clone()
     for shift in range(width - DIGIT, -1, -DIGIT):
         counts = torch.zeros(count, 2**DIGIT, dtype=torch.int64)
         for chunk in updates.chunks(tensors=members):

@@ -9,6 +9,7 @@ from gym_deltasoup.config.sparse import TIES
 from gym_deltasoup.merging.magnitudes import magnitudes
 from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_deltasoup.merging.updates import Chunk, Updates
+from gym_deltasoup.merging.weighted_mean import shares_of
 
 
 class TIESRule(MergeRule):
@@ -20,24 +21,27 @@ class TIESRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        scope, density = self.config.scope, self.config.density
+        scope, density = self.config.scope, updates.density(self.config.density)
+        weights = shares_of(updates) if self.config.normalize else updates.weights
         # The least magnitude that stays has the rank `size - kept + 1`.
-        least = magnitudes(updates, lambda size: size - max(1, int(density * size)) + 1, scope)
+        least = magnitudes(updates, lambda size: size - (density * size).long().clamp(min=1) + 1, scope)
         of = {tensor: number for number, members in enumerate(updates.scopes(scope)) for tensor in members}
 
         def combine(chunk: Chunk) -> Tensor:
             kept = torch.where(chunk.values.abs() >= least[:, of[chunk.tensor], None], chunk.values, 0.0)
-            return self.config.scale * elected(kept)
+            return self.config.scale * elected(kept, weights, self.config.normalize)
 
         return Plan(combine)
 
 
-def elected(values: Tensor) -> Tensor:
-    """Return the mean of those numbers of a coordinate whose sign is that of their sum: `[inputs, n]` to `[n]`.
+def elected(values: Tensor, weights: Tensor, normalize: bool) -> Tensor:
+    """Return the mean, or the sum, of those numbers of a coordinate whose sign is that of the sum: `[inputs, n]` to `[n]`.
 
-    It is 0 where the sum is 0.
+    Sums have weights `[inputs]`. It is 0 where the sum is 0.
     """
-    sign = values.sum(0, dtype=torch.float64).sign().to(values.dtype)
-    agree = values * sign > 0
-    total = torch.where(agree, values, 0.0).sum(0, dtype=torch.float64)
-    return (total / agree.sum(0).clamp(min=1)).to(values.dtype)
+    pushed = values * weights[:, None]
+    agree = pushed * pushed.sum(0).sign() > 0
+    total = torch.where(agree, pushed, 0.0).sum(0)
+    if normalize:
+        total /= torch.where(agree, weights[:, None], 0.0).sum(0).clamp(min=torch.finfo(torch.float64).tiny)
+    return total.to(values.dtype)

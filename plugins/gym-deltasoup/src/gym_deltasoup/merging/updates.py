@@ -47,6 +47,7 @@ class Updates(ABC):
         weights: of the inputs, fp64 `[inputs]`; 1 where none were given.
         trusted: which input is known to be honest; None where nobody said.
         score: how good the combination with these weights `[inputs]` is, higher being better; None where nobody can say.
+        densities: shares of their numbers that shall stay, fp64 `[inputs]`; NaN where an input did not say.
 
     """
 
@@ -58,6 +59,7 @@ class Updates(ABC):
         weights: Tensor | None = None,
         trusted: int | None = None,
         score: Scorer | None = None,
+        densities: Tensor | None = None,
     ) -> None:
         """Hold what is said of the inputs."""
         self.ids = tuple(ids)
@@ -66,6 +68,7 @@ class Updates(ABC):
         self.weights = torch.ones(len(self.ids), dtype=torch.float64) if weights is None else weights
         self.trusted = trusted
         self.score = score
+        self.densities = torch.full_like(self.weights, torch.nan) if densities is None else densities
 
     @abstractmethod
     def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:
@@ -75,6 +78,14 @@ class Updates(ABC):
     def size(self) -> int:
         """Coordinates of a vector."""
         return self.spans[-1].end if self.spans else 0
+
+    def density(self, default: float) -> Tensor:
+        """Return the share of its numbers that stays of each input, the default where it did not say: fp64 `[inputs]`."""
+        return self.densities.nan_to_num(default)
+
+    def drop_rates(self, default: float) -> Tensor:
+        """Return the share of its numbers that is dropped of each input, the default where it did not say: fp64 `[inputs]`."""
+        return (1 - self.densities).nan_to_num(default)
 
     def scopes(self, scope: str) -> list[list[int]]:
         """Return groups of tensors that are looked at as one vector: all together (`model`), or one by one (`tensor`)."""
@@ -132,13 +143,15 @@ class Vectors(Updates):
         weights: Tensor | None = None,
         trusted: int | None = None,
         evaluate: Callable[[Tensor], float] | None = None,
+        densities: Tensor | None = None,
         most: int = CHUNK,
     ) -> None:
         """Hold a matrix; `evaluate` says how good a vector is, `most` how many numbers are looked at in a step."""
         count, width = values.shape
         score = None if evaluate is None else lambda mixture: evaluate(mixture.to(values.dtype) @ values)
         names = [str(number) for number in range(count)] if ids is None else ids
-        super().__init__(names, spans or (Span("vector", 0, width, width),), has_base, weights, trusted, score)
+        lie = spans or (Span("vector", 0, width, width),)
+        super().__init__(names, lie, has_base, weights, trusted, score, densities)
         self.values = values
         self.most = most
 
@@ -160,7 +173,8 @@ class Chosen(Updates):
         """Look at these rows of a source."""
         trusted = rows.index(source.trusted) if source.trusted in rows else None
         ids = [source.ids[row] for row in rows]
-        super().__init__(ids, source.spans, source.has_base, source.weights[list(rows)], trusted)
+        weights, densities = source.weights[list(rows)], source.densities[list(rows)]
+        super().__init__(ids, source.spans, source.has_base, weights, trusted, densities=densities)
         self.source, self.rows = source, torch.tensor(list(rows), dtype=torch.long)
         if (score := source.score) is not None:
             matrix = torch.eye(len(source.ids), dtype=torch.float64)[self.rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from gym_core import GymError
 from gym_deltasoup.config.dense import WeightedMean
 from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
@@ -17,10 +19,15 @@ class WeightedMeanRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan. Raises GymError for negative weights, or where all are 0."""
-        largest = updates.weights.max()
-        if not (updates.weights >= 0).all() or not largest > 0:
-            why = "weights of a mean are not negative, and not all 0"
-            raise GymError(why, key="inputs.weight", fix="give numbers such as how many rows each was trained on")
-        ratios = updates.weights / largest  # of which the sum is a number, whatever the weights are
-        shares = ratios / ratios.sum()
+        shares = shares_of(updates)
         return weighted(shares, {"weights": dict(zip(updates.ids, shares.tolist(), strict=True))})
+
+
+def shares_of(updates: Updates) -> Tensor:
+    """Return the weights of the inputs in a mean: fp64 `[inputs]`, of sum 1. Raises GymError for negative ones, or only zeros."""
+    largest = updates.weights.max()
+    if not (updates.weights >= 0).all() or not largest > 0:
+        why = "weights of a mean are not negative, and not all 0"
+        raise GymError(why, key="inputs.weight", fix="give numbers such as how many rows each was trained on")
+    ratios = updates.weights / largest  # of which the sum is a number, whatever the weights are
+    return ratios / ratios.sum()

@@ -122,7 +122,7 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
         privacy.admit(release, members)
     held = ledger.members()
     inputs = [
-        replace(each, weight=weight(held[each.name].reputation) if merger.takes_weights else None)
+        replace(each, weight=weight(held[each.name].reputation) if merger.takes_weights() else None)
         for each in gated.inputs
     ]
     everybody = (

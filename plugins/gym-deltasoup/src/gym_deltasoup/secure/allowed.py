@@ -12,7 +12,7 @@ def check_merger(merger: Merger) -> None:
     name = name_of(merger)
     asks = {"asks for a score of single contributions": merger.needs_evaluation,
             "looks at a trusted contribution": merger.needs_trusted,
-            "takes weights of single contributions": merger.takes_weights}  # fmt: skip
+            "takes weights of single contributions": merger.takes_weights()}  # fmt: skip
     for what, does in asks.items():
         if does:
             raise single(f"{name} {what}", "method")

@@ -61,6 +61,7 @@ class Files(Updates):
         weights: Tensor | None = None,
         trusted: int | None = None,
         score: Scorer | None = None,
+        densities: Tensor | None = None,
         most: int = CHUNK,
     ) -> None:
         """Hold them; `shapes` are those of all tensors, in the order of the coordinates."""
@@ -70,7 +71,7 @@ class Files(Updates):
             Span(name, end - size, end, shape[-1] if shape else 1)
             for (name, shape), size, end in zip(shapes.items(), sizes, ends, strict=True)
         ]
-        super().__init__(ids, spans, has_base, weights, trusted, score)
+        super().__init__(ids, spans, has_base, weights, trusted, score, densities)
         self.contributions, self.most = contributions, most
 
     def chunks(self, whole_rows: bool = False, tensors: Sequence[int] | None = None) -> Iterator[Chunk]:

@@ -31,6 +31,7 @@ class Input:
     path: Path
     name: str = ""  #: what the report calls it; by default its path
     weight: float | None = None  #: for mergers that take weights
+    density: float | None = None  #: share of its numbers that stays, for mergers that take one of each input
 
 
 @dataclass(frozen=True)
