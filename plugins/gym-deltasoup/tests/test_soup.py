@@ -340,6 +340,17 @@ def test_the_gate_asks_for_quality_from_a_floor_and_for_safety(base, tmp_path):
         assert "safety 1 before" in "\n".join(lines(report)) and "safety 1 before" in page(report)
 
 
+def test_a_sum_of_members_without_a_reputation_is_whole(base, models, tmp_path):
+    """Weights are relative: else all changes of a first round would be ten times too small."""
+    soup = soup_of(base, tmp_path / "soup", method={"name": "ties", "density": 1.0, "normalize": False}, evaluate=None)
+    for name in ("alice", "bob"):
+        soup.contribute(name, models[name])
+    first, second = (flat(models[name]) - flat(base) for name in ("alice", "bob"))
+    found = flat(soup.aggregate().artifact.path) - flat(base)
+    same = first.sign() == second.sign()
+    torch.testing.assert_close(found[same], (first + second)[same], rtol=1e-4, atol=1e-6)
+
+
 def test_reputation_and_participation_follow_rounds(base, tmp_path):
     soup = soup_of(base, tmp_path / "soup", method="weighted_mean")
     for number in range(3):

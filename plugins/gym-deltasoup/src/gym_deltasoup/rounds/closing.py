@@ -26,7 +26,7 @@ from gym_deltasoup.rounds.contribution_gate import Gate, usable
 from gym_deltasoup.rounds.contribution_store import without_change
 from gym_deltasoup.rounds.model_scores import scored
 from gym_deltasoup.rounds.replay_detection import Earlier, keep, seed_of
-from gym_deltasoup.rounds.reputation import reputations, weight
+from gym_deltasoup.rounds.reputation import reputations, weights
 from gym_deltasoup.rounds.round_report import Merged, report
 from gym_deltasoup.rounds.secure_closing import MODEL, made_of_groups
 from gym_deltasoup.rounds.secure_steps import forget
@@ -121,10 +121,8 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
         merger = privacy.merger(merger)
         privacy.admit(release, members)
     held = ledger.members()
-    inputs = [
-        replace(each, weight=weight(held[each.name].reputation) if merger.takes_weights() else None)
-        for each in gated.inputs
-    ]
+    shares = weights({name: held[name].reputation for name in members}) if merger.takes_weights() else {}
+    inputs = [replace(each, weight=shares.get(each.name)) for each in gated.inputs]
     everybody = (
         inputs if privacy is None else [*inputs, *without_change(inputs[0], gated.refused, base, work / "zeros")]
     )

@@ -8,7 +8,7 @@ from typing import Any
 from gym_deltasoup.ledger.ledger import Member
 
 IDLE = 0.99  #: share of a reputation that a round leaves to who was not there
-LEAST = 0.1  #: weight of a member without a reputation; 1 is that of the best
+LEAST = 0.1  #: weight of a member without a reputation, where that of one whose reputation is full is 1
 
 
 def updated(reputation: float, quality: float, memory: float) -> float:
@@ -16,9 +16,14 @@ def updated(reputation: float, quality: float, memory: float) -> float:
     return memory * reputation + (1 - memory) * min(1.0, max(0.0, quality))
 
 
-def weight(reputation: float) -> float:
-    """Return the weight of a contribution, for mergers that take weights."""
-    return LEAST + (1 - LEAST) * reputation
+def weights(members: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights of contributions by the reputations of their members, for mergers that take weights.
+
+    That of the best is 1, so that a sum is not smaller where nobody has a reputation yet.
+    """
+    found = {name: LEAST + (1 - LEAST) * reputation for name, reputation in members.items()}
+    most = max(found.values(), default=1.0)
+    return {name: each / most for name, each in found.items()}
 
 
 def reputations(members: Mapping[str, Member], report: Mapping[str, Any]) -> dict[str, float]:
