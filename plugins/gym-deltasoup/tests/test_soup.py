@@ -366,6 +366,23 @@ def test_reputation_and_participation_follow_rounds(base, tmp_path):
     assert points["alice"] == points["bob"] > points["carol"] and sum(points.values()) == 1000
 
 
+@pytest.mark.parametrize(("scale", "first", "second"), [(5e44, 1e-10, 1e-40), (1e200, 0.0, 0.1), (1.0, 1e60, 1e-60)])
+def test_no_adapter_becomes_infinite_where_it_is_read_in_fp32(base, tmp_path, scale, first, second):
+    """Such a round could never end by a rule that is not robust, whoever else contributed."""
+    far, wide = adapter(base, tmp_path / "far", 1), torch.float64
+    halves = {"A": torch.full((2, 32), first, dtype=wide), "B": torch.full((32, 2), second, dtype=wide)}
+    weights = {f"base_model.model.{LAYER}.lora_{half}.weight": each for half, each in halves.items()}
+    save_file(weights, far / "adapter_model.safetensors", {"format": "pt"})
+    config = json.loads((far / "adapter_config.json").read_text())
+    (far / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 2 * scale}))
+    soup = soup_of(base, tmp_path / "soup", method="uniform_soup", evaluate=None)
+    with pytest.raises(Refused, match="too large for a weight"):
+        soup.contribute("mallory", far)
+    for seed in range(2):
+        soup.contribute(f"user-{seed}", adapter(base, tmp_path / f"adapter-{seed}", seed))
+    assert soup.aggregate().report["accepted"] == ["user-0", "user-1"]
+
+
 def test_adapters_are_merged_and_those_of_other_layers_refused(base, tmp_path):
     soup = soup_of(base, tmp_path / "soup", evaluate=None)
     for seed in range(3):

@@ -81,6 +81,9 @@ def _adapter(tensors: Mapping[str, Stored], details: Mapping[str, Any], base: Ba
     if not layers:
         raise Refused("there are no weights")
     rank, size = int(details["rank"]), 0.0
+    scale = float(details["alpha"]) / rank
+    if scale > LARGEST:
+        raise Refused(f"it is scaled by {scale:.3g}, too large for a weight")
     for layer in sorted(layers):
         weight = base.tensors.get(f"{layer}.weight")
         if weight is None or len(weight.shape) != 2:
@@ -92,11 +95,13 @@ def _adapter(tensors: Mapping[str, Stored], details: Mapping[str, Any], base: Ba
             if stored is None or stored.shape != shape or not stored.dtype.is_floating_point:
                 found = "is not there" if stored is None else f"is {list(stored.shape)} in {stored.dtype}"
                 raise Refused(f"lora_{half} of {layer} {found}, not {list(shape)}".replace("torch.", ""))
-            squares *= squared(stored)
+            norm = squared(stored)
+            _size(norm)  # of the product alone it would not be seen: both halves are read in fp32, each by itself
+            squares *= norm
         size += squares
     if len(tensors) != 2 * len(layers):
         raise Refused("there are weights that belong to no pair A, B of a layer")
-    _size(size * (float(details["alpha"]) / rank) ** 2)
+    _size(size * scale**2)
 
 
 def _delta(file: Path, details: Mapping[str, Any], base: Base) -> None:
