@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gym_deltasoup as soup
+from gym_adapters import LoRA
 from gym_adapters.lora_checkpoint import LoraFile, read_lora, write_lora
+from gym_adapters.lora_checkpoint import artifact as adapter_artifact
 from gym_core import Artifact, BusyError, GymError
 from gym_core.record import RunRecord
 from gym_deltasoup import Input, merge_artifacts, merge_vectors
@@ -186,7 +188,7 @@ def test_what_does_not_belong_together_is_refused_by_name(bench, base, tuned, tm
     refused(r"mlp.down_proj.weight of b has the shape \[32, 48\]", larger)
     other = tuned(3)
     changed(other, "config.json", lambda told: told.update(rms_norm_eps=1e-5))
-    refused("b has another config.json than a: `rms_norm_eps` differs", other)
+    refused("b has another configuration than a: `rms_norm_eps` differs", other)
     other = tuned(4)
     changed(other, "tokenizer.json", lambda told: told["added_tokens"].pop())
     refused("b has another tokenizer than a: `added_tokens` differs", other)
@@ -316,6 +318,24 @@ def test_deltas_are_merged_over_their_base(bench, base, tuned, tmp_path):
         merge_artifacts(soup.Median(), inputs, tmp_path / "other", base=str(bench.model(5)))
     with pytest.raises(GymError, match="none is named"):
         merge_artifacts(soup.Median(), inputs, tmp_path / "other")
+    scaled = {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}
+    for number, each in enumerate(deltas):
+        replace(each, details={**each.details, "config": scaled}).record()
+        if number == 0:
+            with pytest.raises(GymError, match=r"another configuration than .*: `rope_parameters` differs"):
+                merge_artifacts(soup.Median(), inputs, tmp_path / "other", base=str(base))
+    made = merge_artifacts(soup.Median(), inputs, tmp_path / "scaled", base=str(base))
+    said = open_artifact(made.artifact).model.config
+    assert said.rope_parameters["factor"] == 2.0 and said.hidden_size == 32, "the result computes as its inputs do"
+
+
+def test_adapters_that_were_trained_with_other_positions_are_not_merged(base, adapters, tmp_path):
+    lora = LoRA(rank=2, target_modules=("q_proj",))
+    for path, factor in zip(adapters[:2], (1.0, 2.0), strict=True):
+        made = adapter_artifact(lora, path, str(base))
+        replace(made, details={**made.details, "config": {"rope_parameters": {"factor": factor}}}).record()
+    with pytest.raises(GymError, match=r"another configuration than .*: `rope_parameters` differs"):
+        merge_artifacts(soup.UniformSoup(), [Input(each) for each in adapters[:2]], tmp_path / "made")
 
 
 def replace_output(run):

@@ -383,6 +383,21 @@ def test_no_adapter_becomes_infinite_where_it_is_read_in_fp32(base, tmp_path, sc
     assert soup.aggregate().report["accepted"] == ["user-0", "user-1"]
 
 
+def test_what_computes_otherwise_than_the_base_is_refused(base, tmp_path):
+    """Its weights alone would be merged, into a model that computes as the base does."""
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    scaled = {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}
+    one, whole = adapter(base, tmp_path / "adapter", 0), tuned(base, tmp_path / "whole", 0)
+    details = {"adapter": "gym_adapters:LoRA", "config": scaled}
+    told = json.loads((whole / "config.json").read_text())
+    (whole / "config.json").write_text(json.dumps(told | scaled))
+    for model in (Artifact(one, "adapter", str(base), details), Artifact(whole, details={"base": str(base)})):
+        with pytest.raises(Refused, match="another configuration than the base: `rope_parameters` differs"):
+            soup.contribute("alice", model)
+    (whole / "config.json").write_text(json.dumps(told | {"use_cache": False, "architectures": None}))
+    soup.contribute("alice", Artifact(whole, details={"base": str(base)}))
+
+
 def test_adapters_are_merged_and_those_of_other_layers_refused(base, tmp_path):
     soup = soup_of(base, tmp_path / "soup", evaluate=None)
     for seed in range(3):

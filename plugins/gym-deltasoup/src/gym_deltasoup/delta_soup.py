@@ -69,6 +69,7 @@ class DeltaSoup:
             found = taken(given, folder)
             if found.base:
                 community.set_base(found.base)
+            found.check_computes(community.base.path)
             told = found.details
             contribution = Contribution(
                 community.ledger.round().number,

@@ -31,6 +31,8 @@ def contribute_model(client: SoupClient, member: str, model: Any, announce: Anno
     with TemporaryDirectory() as folder:
         found = taken(model, Path(folder))
         told = client.server()
+        if found.base:
+            found.check_computes(locate(found.base))
         if told["secure"] is not None:
             return _masked(client, member, found, told, Path(folder)).run(announce)
         base = base_fingerprint(locate(found.base)) if found.base else told["base"]["fingerprint"]

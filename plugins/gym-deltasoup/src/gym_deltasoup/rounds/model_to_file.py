@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gym_adapters.lora_checkpoint import read_lora
 from gym_core import Artifact, GymError
+from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.contribution_store import FILES, Details
+from gym_deltasoup.sources.inputs import computes
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.weight_shards import lay_out, pieces
@@ -46,6 +48,18 @@ class Taken:
     file: Path
     details: Details
     base: str  #: the model that it was trained from; empty where it does not say
+    computes: Mapping[str, Any] | None = None  #: see `gym_deltasoup.sources.inputs.computes`
+
+    def check_computes(self, base: Path) -> None:
+        """Raise Refused where it computes otherwise than the base: its weights alone would be merged, into something else."""
+        mine = {} if self.computes is None else self.computes
+        wanted = (computes(Artifact(base)) or {}) if self.details.kind == "model" and mine else {}
+        differing = sorted(key for key in {*mine, *wanted} if mine.get(key) != wanted.get(key))
+        if differing:
+            why = f"it has another configuration than the base: `{differing[0]}` differs"
+            raise Refused(
+                why, key="model", fix="train from the base as it is, without options that change what it computes"
+            )
 
 
 def taken(model: Model, folder: Path) -> Taken:
@@ -85,7 +99,7 @@ def _of(artifact: Artifact, folder: Path) -> Taken:
     if artifact.kind not in FILES:
         raise GymError(f"artifacts of kind {artifact.kind} cannot be merged", where=str(artifact.path), key="model")
     base = str(artifact.base or artifact.details.get("base") or "")
-    return Taken(_one_file(artifact, folder), details_of(artifact), base)
+    return Taken(_one_file(artifact, folder), details_of(artifact), base, computes(artifact))
 
 
 def details_of(artifact: Artifact) -> Details:

@@ -18,9 +18,9 @@ from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
 from gym_torch.model_files import HEAD, weight_files
 
-FREE = ("transformers_version", "use_cache", "dtype", "torch_dtype")
-"""Keys of `config.json` that change nothing that a model computes of tokens; nor do those that end in `_token_id`, and notes of
-libraries."""
+FREE = ("transformers_version", "architectures", "use_cache", "dtype", "torch_dtype")
+"""Keys of `config.json` that change nothing that a model of these tensors computes of tokens; nor do those that end in
+`_token_id`, and notes of libraries."""
 NOTES = ("_", "unsloth_")  #: how keys begin that libraries write for themselves
 
 
@@ -142,9 +142,9 @@ def _print_of(adapter: Opened) -> str:
 
 def _same_models(found: Sequence[Opened]) -> None:
     """Raise GymError where configurations or tokenizers differ in what decides what is computed."""
-    for read, what in ((_computes, "config.json"), (_vocabulary, "tokenizer")):
-        known = [(each, read(each.artifact.path)) for each in found]
-        known = [(each, value) for each, value in known if value]
+    for read, what in ((computes, "configuration"), (_vocabulary, "tokenizer")):
+        known = [(each, read(each.artifact)) for each in found]
+        known = [(each, value) for each, value in known if value is not None]
         for each, value in known[1:]:
             first, wanted = known[0]
             differing = sorted(key for key in {*value, *wanted} if value.get(key) != wanted.get(key))
@@ -177,11 +177,17 @@ def _stops(path: Path) -> str:
     return next((str(each["eos_token_id"]) for each in told if each.get("eos_token_id") is not None), "")
 
 
-def _computes(path: Path) -> dict[str, Any]:
-    """Return what decides what a model computes, in the words of this version of transformers: each version has its own."""
-    if not (path / "config.json").is_file():
-        return {}
-    told = _json(path / "config.json")
+def computes(artifact: Artifact) -> dict[str, Any] | None:
+    """Return what decides what a model computes; None where it does not say.
+
+    Of a whole model that is its configuration, in the words of this version of transformers, for each version has its own; of
+    what stands beside a base it is what it says in other words than that.
+    """
+    if artifact.kind != "model":
+        return dict(_deciding(artifact.details.get("config", {})))
+    if not (artifact.path / "config.json").is_file():
+        return None
+    told = _json(artifact.path / "config.json")
     with suppress(
         Exception
     ):  # of an architecture that transformers does not know, or values that it refuses: as it is written
@@ -196,12 +202,13 @@ def _deciding(told: Any) -> Any:
     return {name: _deciding(told[name]) for name in names if not str(name).endswith("_token_id")}
 
 
-def _vocabulary(path: Path) -> dict[str, Any]:
+def _vocabulary(artifact: Artifact) -> dict[str, Any] | None:
+    path = artifact.path
     if (path / "tokenizer.json").is_file():
         told = _json(path / "tokenizer.json")
         return {"vocabulary": told.get("model"), "added_tokens": told.get("added_tokens")}
     model = path / "tokenizer.model"
-    return {"tokenizer.model": fingerprint.of_file(model)} if model.is_file() else {}
+    return {"tokenizer.model": fingerprint.of_file(model)} if model.is_file() else None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import AutoConfig
 
 from gym_core import Artifact, GymError
 from gym_deltasoup.sources.files import Change, Contribution, Weights
@@ -69,9 +70,13 @@ class Models:
         for name, each in self.layout.items():
             if name not in self.shapes:
                 _put(into / places[name].file, places[name].offset, each.read(0, each.numbers))
-        shutil.copyfile(self.first / "config.json", into / "config.json")
+        self.configure(into)
         copy_tokenizer(self.first, into)
         return {}
+
+    def configure(self, into: Path) -> None:
+        """Write the configuration."""
+        shutil.copyfile(self.first / "config.json", into / "config.json")
 
     def artifact(self, path: Path, base: str | None, details: Mapping[str, Any]) -> Artifact:
         """Return what was written."""
@@ -99,6 +104,7 @@ class Deltas(Models):
         self.first, self.base = base, numbers_of(base, str(base), "base")
         self.layout = self.base
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
+        self.changed = inputs[0].artifact.details.get("config", {})  #: in the configuration of the base, by all of them
         self.contributions = []
         for number, each in enumerate(inputs):
             changes = spool(each.artifact, base, scratch / f"{number}.fp32")
@@ -108,6 +114,14 @@ class Deltas(Models):
                     why = f"{each.name} changes {name} of shape {list(change.shape)}, and the base has {had}"
                     raise GymError(why, where=str(each.artifact.path), key="inputs", fix="export it, and merge models")
             self.contributions.append(Change(changes))
+
+    def configure(self, into: Path) -> None:
+        """Write the configuration of the base as the deltas change it, such as positions that were scaled for training."""
+        super().configure(into)
+        if self.changed:
+            told = AutoConfig.from_pretrained(into, local_files_only=True)
+            told.get_text_config().update(self.changed)
+            told.save_pretrained(into)
 
 
 def numbers_of(path: Path, name: str, key: str = "inputs") -> dict[str, Stored]:
