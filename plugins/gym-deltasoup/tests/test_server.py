@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -513,3 +514,38 @@ def test_a_storm_and_kills_lose_nothing(base, tmp_path):
     """The whole form, 200 contributors and 20 kills, is `python soup_storm.py`."""
     told = storm(base, tmp_path, contributors=10, kills=3, seconds=60)
     assert told["accepted"] == told["receipts"] == 10 and told["kills"] == 3 and told["hostile requests"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, {"detail": "Not Found"}),
+        (404, {"error": {"message": "no"}}),
+        (200, {"object": "list"}),
+        (200, [1]),
+        (502, 0),
+    ],
+)
+def test_what_is_no_server_of_a_community_is_named(status, body):
+    """Such as that of another port, or a proxy."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = json.dumps(body).encode() if body else b"<html>"
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        client = SoupClient(url, Ed25519PrivateKey.generate(), timeout=5, retries=0)
+        for asked in (client.server, lambda: client.join("anna"), lambda: client.report(1), client.ledger):
+            with pytest.raises(GymError, match=f"it answered {status}, and not as the server of a community") as caught:
+                asked()
+            assert caught.value.problems[0].where == url
+        other.shutdown()

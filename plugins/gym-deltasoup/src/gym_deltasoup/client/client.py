@@ -36,18 +36,18 @@ class SoupClient:
 
     def server(self) -> dict[str, Any]:
         """Return what the server says of itself. Raises GymError where it does not answer, or refuses."""
-        return self._asked("GET", "/v1/server")
+        return self._asked("GET", "/v1/server", has="round")
 
     def join(self, member: str, proof: str = "") -> dict[str, Any]:
         """Become a member of this name. Doing it again changes nothing."""
         told = {"server": self.server()["server"], "member": member, "key": public(self.key), "proof": proof}
         enrolment = {**told, "time": time.time()}
         signature = signed(self.key, message("enrolment", enrolment))
-        return self._asked("POST", "/v1/members", {"enrolment": enrolment, "signature": signature})
+        return self._asked("POST", "/v1/members", {"enrolment": enrolment, "signature": signature}, "member")
 
     def member(self, name: str) -> dict[str, Any]:
         """Return what the server knows of a member."""
-        return self._asked("GET", f"/v1/members/{name}")
+        return self._asked("GET", f"/v1/members/{name}", has="member")
 
     def contribute(self, member: str, file: Path, kind: str, details: Mapping[str, Any], base: str) -> Event:
         """Upload a file of weights, and return the event that accepts it. An upload that broke off goes on.
@@ -85,13 +85,13 @@ class SoupClient:
 
     def report(self, number: int) -> dict[str, Any]:
         """Return the report of a round."""
-        return self._asked("GET", f"/v1/rounds/{number}/report")
+        return self._asked("GET", f"/v1/rounds/{number}/report", has="round")
 
     def ledger(self) -> tuple[str, list[Event]]:
         """Return the name of the server and all of its events."""
         events: list[Event] = []
         while True:
-            page = self._asked("GET", f"/v1/ledger?after={len(events)}")
+            page = self._asked("GET", f"/v1/ledger?after={len(events)}", has="events")
             if not page["events"]:
                 return page["server"], events
             events += [Event(**each) for each in page["events"]]
@@ -107,10 +107,30 @@ class SoupClient:
         reply = self._sent("PATCH", f"/v1/uploads/{token}", part, headers)
         if reply.status == 409:  # a repeated part that arrived the first time
             return {"upload": token, "received": json.loads(reply.body)["received"]}
-        return _told(reply)
+        return self._told(reply)
 
-    def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        return _told(self._sent(method, path, None if body is None else json.dumps(body).encode()))
+    def _asked(self, method: str, path: str, body: Any = None, has: str = "") -> dict[str, Any]:
+        """Return what the server answers; `has` is a key that it has to have."""
+        found = self._told(self._sent(method, path, None if body is None else json.dumps(body).encode()))
+        if has and has not in found:
+            raise self._stranger(200)
+        return found
+
+    def _told(self, reply: Reply) -> dict[str, Any]:
+        """Return what a server said. Raises GymError with its reasons where it refused, and where it is no such server."""
+        try:
+            found = json.loads(reply.body)
+            if reply.status >= 400:
+                raise GymError([Problem(**each) for each in found["problems"]])
+            return dict(found)
+        except (ValueError, TypeError, KeyError):
+            raise self._stranger(reply.status) from None
+
+    def _stranger(self, status: int) -> GymError:
+        why = f"it answered {status}, and not as the server of a community does"
+        return GymError(
+            why, where=self.url, fix="see whether that is its address, and whether a proxy answers in its place"
+        )
 
     def _sent(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Reply:
         client = HttpClient(
@@ -120,17 +140,6 @@ class SoupClient:
             return client.send(method, path, body, headers)
         except (NoReply, TooLarge) as error:
             raise GymError(f"the server does not answer: {error}", where=self.url, fix="try again later") from None
-
-
-def _told(reply: Reply) -> dict[str, Any]:
-    """Return what a server said. Raises GymError with its reasons where it refused."""
-    try:
-        found = json.loads(reply.body)
-    except ValueError:
-        raise GymError(f"the server answered {reply.status}, and no JSON") from None
-    if reply.status >= 400:
-        raise GymError([Problem(**each) for each in found["problems"]])
-    return dict(found)
 
 
 def _hashed(file: Path) -> str:
