@@ -94,7 +94,7 @@ FAULTS = [
     Fault(
         "gym-deltasoup", "kept = ordered[cut : len(ordered) - cut]", "kept = ordered[cut:]", "test_rules.py", "scipy"
     ),
-    Fault("gym-deltasoup", "agree = values * sign > 0", "agree = values * sign != 0", "test_rules.py", "TIES"),
+    Fault("gym-deltasoup", "agree = pushed * pushed.sum(0).sign() > 0", "agree = pushed != 0", "test_rules.py", "TIES"),
     Fault(
         "gym-deltasoup",
         "middle = middle_of(sorted_columns(work))",

@@ -143,8 +143,7 @@ def _print_of(adapter: Opened) -> str:
 def _same_models(found: Sequence[Opened]) -> None:
     """Raise GymError where configurations or tokenizers differ in what decides what is computed."""
     for read, what in ((computes, "configuration"), (_vocabulary, "tokenizer")):
-        known = [(each, read(each.artifact)) for each in found]
-        known = [(each, value) for each, value in known if value is not None]
+        known = [(each, value) for each in found if (value := read(each.artifact)) is not None]
         for each, value in known[1:]:
             first, wanted = known[0]
             differing = sorted(key for key in {*value, *wanted} if value.get(key) != wanted.get(key))
