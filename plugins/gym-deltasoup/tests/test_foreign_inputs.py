@@ -17,6 +17,7 @@ from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts, merge_vectors
 from gym_deltasoup.rounds.checks import Refused
+from gym_testkit.bench import Bench
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model.scalar_head import ScalarHead
@@ -249,3 +250,15 @@ def test_reward_models_are_refused_rather_than_merged_without_their_head(tmp_pat
     ScalarHead(32).save(model)
     with pytest.raises(GymError, match="is a reward model"):
         merge_artifacts(soup.UniformSoup(), [Input(model)], tmp_path / "made")
+
+
+def test_a_model_with_a_copy_of_a_tied_weight_is_merged_after_an_export(bench: Bench, tmp_path: Path) -> None:
+    """As other tools write them; the message says so."""
+    plain, copied = (write_model(tmp_path / name, seed) for seed, name in enumerate(("plain", "copied")))
+    weights = load_file(copied / "model.safetensors")
+    again = weights["model.embed_tokens.weight"].clone()
+    save_file({**weights, "lm_head.weight": again}, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(GymError, match=r"lm_head\.weight[\s\S]* copy of a tied weight, `gym export` leaves it out"):
+        merge_artifacts(soup.UniformSoup(), [Input(plain), Input(copied)], tmp_path / "made")
+    assert bench.gym("export", str(copied), "--into", str(tmp_path / "once")).returncode == 0
+    merge_artifacts(soup.UniformSoup(), [Input(plain), Input(tmp_path / "once")], tmp_path / "made")

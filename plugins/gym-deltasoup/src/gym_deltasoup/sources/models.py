@@ -145,9 +145,8 @@ def same_tensors(
     for tensor in sorted({*tensors, *wanted}):
         if tensor not in tensors or tensor not in wanted:
             has, lacks = (name, first) if tensor in tensors else (first, name)
-            raise GymError(
-                f"{has} has {tensor}, and {lacks} has not", key="inputs", fix="merge models of one kind alone"
-            )
+            fix = "merge models of one kind alone; where it is the copy of a tied weight, `gym export` leaves it out"
+            raise GymError(f"{has} has {tensor}, and {lacks} has not", key="inputs", fix=fix)
         one, other = tensors[tensor], wanted[tensor]
         if one.shape != other.shape:
             why = f"{tensor} of {name} has the shape {list(one.shape)}, and that of {first} {list(other.shape)}"
