@@ -17,7 +17,7 @@ import torch
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact
 from gym_data.tokenizer import Tokenizer
-from gym_personalization import opened_variants, serving
+from gym_personalization import lanes, opened_variants, serving
 from gym_personalization.opened_variants import ALONE, OpenedVariants, Ready
 from gym_personalization.serving import ServingEngine
 from gym_testkit.tiny import write_model
@@ -100,7 +100,7 @@ def test_what_goes_wrong_around_an_answer_is_told_to_who_asked(
 
     engine = ServingEngine(store)
     with monkeypatch.context() as patch:
-        patch.setattr(*((Tokenizer, where) if where == "decode" else (serving, where)), failing)
+        patch.setattr(*((Tokenizer, where) if where == "decode" else (lanes, where)), failing)
         assert isinstance(engine.submit(USERS[0], ASK, max_new_tokens=2).exception(PATIENCE), MemoryError)
     assert isinstance(engine.submit(USERS[0], ASK, max_new_tokens=2).result(PATIENCE), str)
     engine.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_bitdelta.delta import file, records
 from gym_bitdelta.store import VariantStore
@@ -261,6 +262,58 @@ def test_a_folder_that_peft_wrote_is_an_adapter_of_the_base_it_is_served_with(tm
         (folder / "adapter_config.json").write_text(json.dumps({**config, **more}))
         with pytest.raises(GymError, match=why):
             Local().build(artifacts=[source], limits=Limits())
+
+
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "part"),
+    [
+        ("gpt_oss", HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "sinks"),
+        (
+            "glm4_moe",
+            HEADS
+            | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1},
+            "mlp.gate.",
+        ),
+    ],
+)
+def test_who_changed_what_computes_for_one_at_a_time_is_answered_beside_others(
+    tmp_path: Path, kind: str, more: dict[str, int], part: str
+) -> None:
+    """Sinks of attention, and routers that flatten their rows: one user a pass, whoever else is asked."""
+    torch.manual_seed(0)
+    base, users = tmp_path / "base", ("ann", "ben")
+    shutil.copytree(Bench(tmp_path).model(), base)
+    options = {"vocab_size": 264, "hidden_size": 32, "num_hidden_layers": 2, **more}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options))
+    model.save_pretrained(base)
+    assert any(part in name for name, _ in model.named_parameters())
+    artifacts: dict[str | None, Artifact] = {None: Artifact(base)}
+    with VariantStore(tmp_path / "store") as store:
+        for seed, user in enumerate(users):
+            draws, found = torch.Generator().manual_seed(seed), {}
+            for name, weight in model.named_parameters():
+                if part in name or "q_proj.weight" in name:
+                    found[name] = records.raw(torch.randn(weight.shape, generator=draws) * 2)
+            (tmp_path / user).mkdir()
+            file.write(tmp_path / user / file.NAME, file.made(base_fingerprint(base), found, {}, {}))
+            artifacts[user] = Artifact(tmp_path / user, **_rest(base))
+            store.create(user, artifacts[user])
+    source = ModelSource("base", str(base), tenants=tmp_path / "store")
+    engine = Local().build(artifacts=[source], limits=Limits())
+    order = [*users, None, *users, None]
+
+    async def use() -> None:
+        alone = {user: expected(engine, artifact) for user, artifact in artifacts.items()}
+        assert len(set(map(tuple, alone.values()))) == len(alone)
+        for _ in range(2):  # the second time with what was kept of prompts
+            found = await asyncio.gather(*(tokens(engine, asking(user)) for user in order))
+            assert found == [alone[user] for user in order]
+        await engine.close()
+
+    asyncio.run(use())
 
 
 class Crossing(str):

@@ -160,6 +160,12 @@ def test_what_lies_inside_a_module_with_weights_of_its_own_is_served(tmp_path, k
         if kind == "gpt_oss" and None in rows:  # whose attention is also given pairs of tensors
             with served.serving(rows), pytest.raises(GymError, match="is not known"):
                 served.model(TOKENS, use_cache=False)
+            made = served.generate(TOKENS.tolist(), rows, 3, stop_ids=())
+            for each, tenants in zip(made, [["a"], [None]], strict=True):  # which shares no batches
+                (mine,) = served.generate(
+                    TOKENS[:1].tolist() if tenants == ["a"] else TOKENS[1:].tolist(), tenants, 3, stop_ids=()
+                )
+                assert each.tokens == mine.tokens and each.log_probs == pytest.approx(mine.log_probs, abs=1e-4)
             continue
         with served.serving(rows):
             found = served.model(TOKENS, use_cache=False).logits

@@ -65,6 +65,11 @@ class Ready:
         """What computes."""
         return self.home.model
 
+    @property
+    def alone(self) -> str | None:
+        """Its name, where no other rows may be in its batches; else None."""
+        return self.name if self.tenant is not None and self.tenant.apart else None
+
     def tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt. Raises GymError where it cannot be laid out."""
         try:

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -31,12 +30,11 @@ from gym_bitdelta.runtime.tenant_cache import NoRoomError
 from gym_bitdelta.runtime.tenant_model import PACKED, PREPARED
 from gym_bitdelta.store import VariantStore
 from gym_core import GymError
+from gym_personalization.lanes import Lanes
 from gym_personalization.opened_variants import OpenedVariants, Prompt, Ready, messages_of
-from gym_torch.generation.cache_support import cache_support_of
-from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
-from gym_torch.generation.scheduler import Job, Lane, Scheduler, model_lane
+from gym_torch.generation.scheduler import Job, Scheduler
 from gym_torch.model import positions
 
 NO_END = 2**20  #: requests that may wait, and tokens of a model that names no limit
@@ -95,7 +93,7 @@ class ServingEngine:
         self._variants = OpenedVariants(store, dtype, packed_bytes, prepared_bytes, kernel)
         self._held: dict[Hashable, Tenant] = {}
         self._uses: Counter[Hashable] = Counter()
-        self._lanes: WeakKeyDictionary[object, Lane] = WeakKeyDictionary()  # by what holds the model in memory
+        self._lanes = Lanes(self._around)
         self._turn = threading.Lock()
         self._closed = False
         self._scheduler = Scheduler(max_batch, NO_END)
@@ -174,7 +172,8 @@ class ServingEngine:
                 request.answer.set_result(text)
 
         try:
-            self._scheduler.add(Job(self._lane(ready), row, lambda row: True, ended))
+            lane = self._lanes.of(ready.home, ready.model, _longest(ready), ready.alone)
+            self._scheduler.add(Job(lane, row, lambda row: True, ended))
         except BaseException as error:
             ended(error)
 
@@ -208,14 +207,6 @@ class ServingEngine:
             self._uses[name] -= 1
             if not self._uses[name]:
                 del self._uses[name], self._held[name]
-
-    def _lane(self, ready: Ready) -> Lane:
-        """Return where the rows of a model are decoded."""
-        if ready.home not in self._lanes:
-            longest = _longest(ready)
-            way = cache_support_of(ready.model, longest, decode_batch)
-            self._lanes[ready.home] = model_lane(ready.model, way, longest, self._around)
-        return self._lanes[ready.home]
 
     def _around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows are of these versions."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,33 +53,36 @@ def find_rows(model: PreTrainedModel, layers: Sequence[Layer]) -> None:
     """Find out of which layers the inputs are those of one row after another, by what two rows become in either order.
 
     Not so are inputs that are laid out by experts, by positions or in an order of their own: whose they are cannot be told.
+    Nor are those that come with others than tensors, such as the cache of all rows.
     """
     rows = probe_rows(model)
-    seen: list[dict[str, Tensor]] = []
-    for tokens in (rows, rows.flip(0)):
-        found: dict[str, Tensor] = {}
+    splits = dict.fromkeys(layers, True)
+    seen: list[dict[Layer, Tensor]] = []
 
-        def note(place: str, given: tuple[Any, ...], more: dict[str, Any], found: dict[str, Tensor]) -> None:
-            inputs = next((each for each in [*given, *more.values()] if isinstance(each, Tensor)), None)
-            if inputs is not None:
-                found[place] = inputs.detach().float()
+    def note(layer: Layer, module: nn.Module, given: tuple[Any, ...], more: dict[str, Any]) -> None:
+        inputs = next((each for each in [*given, *more.values()] if isinstance(each, Tensor)), None)
+        if inputs is not None:
+            seen[-1][layer] = inputs.detach().float()
 
-        hooks = [
-            layer.module.register_forward_pre_hook(
-                lambda module, given, more, place=layer.place, found=found: note(place, given, more, found),
-                with_kwargs=True,
-            )
-            for layer in layers
-        ]
-        try:
+    def check(layer: Layer, module: nn.Module, given: tuple[Any, ...], more: dict[str, Any], made: Any) -> None:
+        splits[layer] &= layer.splits(given, more, made)
+
+    with ExitStack() as stack:
+        for layer in layers:
+            before, behind = layer.module.register_forward_pre_hook, layer.module.register_forward_hook
+            stack.callback(before(partial(note, layer), with_kwargs=True).remove)
+            stack.callback(behind(partial(check, layer), with_kwargs=True).remove)
+        for tokens in (rows, rows.flip(0)):
+            seen.append({})
             model(tokens, use_cache=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        seen.append(found)
+        one, other = seen
+        for layer in layers:
+            layer.in_rows = splits[layer] and _swapped(one.get(layer), other.get(layer), layer.shared)
+        seen.append({})
+        with suppress(Exception):  # as `uses_of` does
+            model(rows, use_cache=True)
     for layer in layers:
-        one, other = (found.get(layer.place) for found in seen)
-        layer.in_rows = _swapped(one, other, layer.shared)
+        layer.together = layer.in_rows and splits[layer]
 
 
 def _swapped(one: Tensor | None, other: Tensor | None, shared: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -28,7 +28,10 @@ class Layer:
     def __init__(self, module: nn.Module, place: str, names: Mapping[str, Names]) -> None:
         """Take a module, its place in the model, and the names in the model of each weight that it computes with itself."""
         self.module, self.place, self.names = module, place, names
-        self.in_rows = True  #: whether its inputs are those of one row of a batch after another
+        self.in_rows = True  #: whether its inputs are those of one row of a batch after another, and can be told apart
+        self.together = (
+            True  #: the same, also where they come with a cache: whether rows of several tenants are decoded together
+        )
         self.own: Callable[..., Any] = module.forward
         self._before = {key: value for key, value in vars(module).items() if key == "forward"}
         module.forward = self
@@ -47,7 +50,7 @@ class Layer:
     def __call__(self, *given: Any, **more: Any) -> Any:
         """Compute what the base does, and for the active mixture what its tenants changed."""
         mixture = active(self)
-        if mixture is None or not mixture.members or not mixture.concerns(self.place, self.names):
+        if mixture is None or not mixture.members or not mixture.concerns(self.place, self.changed_by):
             return self.own(*given, **more)
         if self.in_rows:
             return self.mixed(mixture, *given, **more)
@@ -55,14 +58,22 @@ class Layer:
             return self._as(mixture, mixture.members[0][0], mixture.size, given, more)
         return self._refuse(mixture)
 
+    def changed_by(self, tenant: Tenant) -> bool:
+        """Whether a tenant changed one of its weights."""
+        return any(tenant.changes(tenant.own(names)) for names in self.names.values())
+
+    def splits(self, given: Sequence[Any], more: Mapping[str, Any], made: Any) -> bool:
+        """Whether inputs like these, and what is made of them, are rows that can be computed apart and joined."""
+        rows = _rows(given, more)
+        found = made if isinstance(made, tuple) else (made,)
+        return rows > 0 and all(isinstance(each, Tensor) and each.dim() and len(each) == rows for each in found)
+
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
         """Compute for a mixture of which some tenant changed a weight of this module."""
         if mixture.alone:
             return self._as(mixture, mixture.members[0][0], mixture.size, given, more)
-        tensors = [each for each in [*given, *more.values()] if isinstance(each, Tensor)]
-        rows = len(tensors[0]) if tensors and tensors[0].dim() else 0
-        plain = all(each is None or isinstance(each, Tensor | int | float | str) for each in [*given, *more.values()])
-        if not plain or rows == 0 or rows % mixture.size:
+        rows = _rows(given, more)
+        if rows == 0 or rows % mixture.size:
             self._refuse(mixture)
         per = rows // mixture.size
 
@@ -124,6 +135,14 @@ class Layer:
         )
 
 
+def _rows(given: Sequence[Any], more: Mapping[str, Any]) -> int:
+    """Return the length of the first tensor among inputs; 0 where something else than tensors and numbers is among them."""
+    inputs = [each for each in [*given, *more.values()] if each is not None]
+    first = next((each for each in inputs if isinstance(each, Tensor)), None)
+    plain = all(isinstance(each, Tensor | int | float | str) for each in inputs)
+    return len(first) if plain and first is not None and first.dim() else 0
+
+
 class Linear(Layer):
     """A matrix and perhaps a bias: whatever holds the base's weight, products of the change are added to its result."""
 
@@ -134,6 +153,10 @@ class Linear(Layer):
         else:
             sizes = {"weight": (self.module.out_features, self.module.in_features), "bias": (self.module.out_features,)}
         return {name: sizes[key] for key, names in self.names.items() if key in sizes for name in names}
+
+    def splits(self, given: Sequence[Any], more: Mapping[str, Any], made: Any) -> bool:
+        """Return True: nothing is computed apart."""
+        return True
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
         """Add products to the result of the base. Tenants of other vocabularies see theirs alone: the others are -inf."""
@@ -169,6 +192,10 @@ class Lookup(Layer):
         """Take also a module like it that has no rows."""
         super().__init__(module, place, names)
         self.empty = empty
+
+    def splits(self, given: Sequence[Any], more: Mapping[str, Any], made: Any) -> bool:
+        """Return True: nothing is computed apart."""
+        return True
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Tensor:
         """Add the changes of the rows that are looked up to the result of the base."""
@@ -209,6 +236,10 @@ class Norm(Layer):
         """Take also a module like it whose weight is ones."""
         super().__init__(module, place, names)
         self.plain = plain
+
+    def splits(self, given: Sequence[Any], more: Mapping[str, Any], made: Any) -> bool:
+        """Whether there is one input, of which nothing is computed apart, or several that can be."""
+        return len(given) + len(more) == 1 or super().splits(given, more, made)
 
     def mixed(self, mixture: Mixture, *given: Any, **more: Any) -> Any:
         """Add what the changes of weight and bias come to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -68,12 +68,10 @@ class Mixture:
             )
         return tokens // self.size
 
-    def concerns(self, place: str, names: Mapping[str, Names]) -> bool:
+    def concerns(self, place: str, changed_by: Callable[[Tenant], bool]) -> bool:
         """Whether a tenant changed one of the weights of the module at this place."""
         if place not in self._concerned:
-            self._concerned[place] = any(
-                tenant.changes(tenant.own(each)) for tenant, _ in self.members for each in names.values()
-            )
+            self._concerned[place] = any(changed_by(tenant) for tenant, _ in self.members)
         return self._concerned[place]
 
     def width(self, names: Names, own: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_bitdelta.delta import file
 from gym_bitdelta.runtime.attaching import attach, find_rows, probe_rows
+from gym_bitdelta.runtime.layers import Layer
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.row_tenants import Mixture, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, prepare
@@ -28,6 +30,7 @@ from gym_torch.generation.row import Completion
 
 #: Keys of a configuration that decide nothing of what a forward pass gives.
 NO_MATTER = re.compile(r"_token_id$|dropout|_pdrop$|_coef$|initializer_range$|^max_position_embeddings$")
+_log = logging.getLogger(__name__)
 PACKED, PREPARED = 2**30, 2**29  #: bytes of the two tiers by default
 
 
@@ -93,6 +96,7 @@ class TenantModel:
         self._hooks = [
             each.register_forward_pre_hook(_check_rows, with_kwargs=True) for each in {model, model.base_model}
         ]
+        self._told: set[Layer] = set()  # of which it was said that they compute for one tenant at a time
         self._last: tuple[tuple[int, ...], Mixture] | None = None
         self.tiers = Tiers(self._read, self._prepare, packed_bytes, prepared_bytes)
 
@@ -135,7 +139,7 @@ class TenantModel:
         generator: Generator | None = None,
         **options: Any,
     ) -> list[Completion]:
-        """Continue each prompt for its tenant; rows of all tenants share batches.
+        """Continue each prompt for its tenant; rows of all tenants share batches, but for those that `Tenant.apart` is said of.
 
         Args:
             prompts: token ids, at least one each.
@@ -148,8 +152,21 @@ class TenantModel:
         if len(tenants) != len(prompts):
             raise GymError(f"{len(tenants)} tenants for {len(prompts)} prompts", where="TenantModel.generate")
         generator = generator or Generator(self.model, None)
+        limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+        streams = options.pop("streams", None) or range(len(prompts))
+        found: dict[int, Completion] = {}
         with self.lease(tenants) as lease:
-            return generator.generate(prompts, max_new_tokens, keys=tenants, around=lease.serving, **options)
+            batches: dict[str | None, list[int]] = {}
+            for at, name in enumerate(tenants):
+                apart = name is not None and lease.tenants[name].apart
+                batches.setdefault(name if apart else None, []).append(at)
+            for places in batches.values():
+                given, most, numbers, keys = (
+                    [each[at] for at in places] for each in (prompts, limits, streams, tenants)
+                )
+                made = generator.generate(given, most, streams=numbers, keys=keys, around=lease.serving, **options)
+                found |= zip(places, made, strict=True)
+        return [found[at] for at in range(len(prompts))]
 
     def mixture(self, rows: Sequence[Tenant | None]) -> Mixture:
         """Return rows with their tenants, the last one again where nothing changed."""
@@ -196,4 +213,14 @@ class TenantModel:
     def _prepare(self, delta: file.Delta, pause: Callable[[], None]) -> Tenant:
         tenant = prepare(delta, self.products, pause)
         outputs = {name: shape[0] for name, shape in tenant.shapes.items() if shape != self._shapes.get(name, shape)}
-        return replace(tenant, arena=tenant.arena.to(self.model.device), outputs=outputs)
+        found = replace(tenant, arena=tenant.arena.to(self.model.device), outputs=outputs)
+        apart = next((each for each in self._layers if not each.together and each.changed_by(found)), None)
+        if apart is None:
+            return found
+        if apart not in self._told:
+            self._told.add(apart)
+            kind = type(apart.module).__name__
+            _log.warning(
+                "%s (%s) computes for one tenant at a time: those who changed it share no batch", apart.place, kind
+            )
+        return replace(found, apart=apart.place)

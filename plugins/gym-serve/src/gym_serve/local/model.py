@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
+from gym_personalization.lanes import Lanes
 from gym_serve.batching.aside import CrowdedError
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel, Text
 from gym_serve.local import pooling
 from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, tenants_of
-from gym_torch.generation.cache_support import cache_support_of
-from gym_torch.generation.generator import decode_batch
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import Scores
-from gym_torch.generation.scheduler import Lane, model_lane
+from gym_torch.generation.scheduler import Lane
 
 
 class LocalModel:
@@ -26,10 +23,9 @@ class LocalModel:
 
     def __init__(self, served: Served, limits: Limits, prefixes: PrefixCache | None) -> None:
         """Lay the tenants beside it. Raises GymError where they do not belong to it."""
-        self.served, self._prefixes = served, prefixes
+        self.served = served
         self._tenants = tenants_of(served, limits)
-        self._lanes: WeakKeyDictionary[object, Lane] = WeakKeyDictionary()  # by what holds the model in memory
-        self._turn = threading.Lock()  # requests are prepared side by side, and a model has one lane
+        self._lanes = Lanes(self._tenants.around, prefixes)
 
     @property
     def source(self) -> ModelSource:
@@ -57,12 +53,7 @@ class LocalModel:
 
     def lane(self, answering: Answering) -> Lane:
         """Return where rows of a model are decoded."""
-        model, context = answering.model, answering.context
-        with self._turn:
-            if answering.home not in self._lanes:
-                way = cache_support_of(model, context, decode_batch)
-                self._lanes[answering.home] = model_lane(model, way, context, self._tenants.around, self._prefixes)
-            return self._lanes[answering.home]
+        return self._lanes.of(answering.home, answering.model, answering.context, answering.alone)
 
     def prompt_scores(self, answering: Answering, tokens: Sequence[int], count: int) -> list[Scores]:
         """Return how likely each token of a prompt but the first was."""

@@ -45,6 +45,7 @@ class Answering:
     key: Hashable  #: names it, version included, among the rows of the model
     context: int  #: tokens of prompt and reply
     vocabulary: int  #: number of logits
+    alone: Hashable = None  #: names it where no other rows may be in its batches
 
     @property
     def grammars(self) -> Grammars:
@@ -117,7 +118,9 @@ class StoredTenants:
             self._uses[key] += 1
         stack.callback(self._drop, key)
         vocabulary = min(ready.tenant.outputs.values(), default=self._served.vocabulary)
-        return replace(_sharing(self._served, key), tokenizer=tokenizer, stops=stops, vocabulary=vocabulary)
+        return replace(
+            _sharing(self._served, key), tokenizer=tokenizer, stops=stops, vocabulary=vocabulary, alone=ready.alone
+        )
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows are of these versions."""
