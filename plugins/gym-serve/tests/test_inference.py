@@ -23,6 +23,7 @@ from gym_serve import Limits, ModelSource, Sampling
 from gym_serve.inference.rows import Answers, rows
 from gym_serve.inference.run import Asking, infer
 from gym_serve.names import Asked
+from gym_serve.template_options import TemplateSettings
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
@@ -34,7 +35,7 @@ def write(path: Path, count: int) -> Path:
 
 def answered(given: Path, output: Path, engine: ParrotEngine | None = None, at_once: int = 8, **settings) -> list[dict]:
     engine = engine or ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
-    asking = Asking(engine, Asked("demo"), Sampling(temperature=1.0, seed=3), {}, "be kind")
+    asking = Asking(engine, Asked("demo"), Sampling(temperature=1.0, seed=3), TemplateSettings(), "be kind")
     with Answers(output, given, settings) as answers:
         asyncio.run(infer(asking, given, answers, at_once, lambda rows, tokens: None))
     return [json.loads(line) for line in output.read_text().splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,11 @@ import openai
 import pytest
 from api_server import served
 
-from gym_serve.contract import Limits, ModelSource
+from gym_core.cli import run
+from gym_serve.chat.session import Session
+from gym_serve.contract import Limits, ModelSource, Sampling
 from gym_serve.local.config import Local
+from gym_serve.template_options import TemplateSettings, template_options
 
 TEMPLATE = """{{ mode }}/{{ reasoning_effort | default('medium') }}/{{ count + 1 if count is integer else flag }}
 {% for m in messages %}<|im_start|>{{ m.role }}
@@ -108,3 +112,23 @@ def test_a_value_may_have_the_prompt_begin_a_thought(at: SimpleNamespace) -> Non
         message = found.choices[0].message
         assert found.usage.completion_tokens_details.reasoning_tokens == 2 * deep
         assert bool(getattr(message, "reasoning_content", "")) == deep and bool(message.content) != deep
+
+
+def test_commands_tell_templates_the_same(
+    at: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gym chat` and `gym inference` check the same options, and requests outweigh what the server says."""
+    told = TemplateSettings(chat_template_kwargs={"mode": "brief", "flag": None, "count": 2})
+
+    async def said() -> list[str]:
+        talk = Session(at.engine, Sampling(max_tokens=2, temperature=0.0), told=told)
+        return [delta.content async for delta in talk.say("a")]
+
+    assert asyncio.run(said()) and at.seen[-1].template_options == {"mode": "brief", "count": 2}
+    model = at.engine.models()[0]
+    assert template_options(model, {"mode": "x"}, "low", told) == {"mode": "x", "count": 2, "reasoning_effort": "low"}
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    files = ["--input", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "out.jsonl")]
+    for command in (["chat", "tiny"], ["inference", "tiny", *files]):
+        assert run([*command, "chat_template_kwargs.moode=x"]) == 2
+        assert "chat_template_kwargs.moode: the chat template of this model does not read" in capsys.readouterr().err

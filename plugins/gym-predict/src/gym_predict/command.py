@@ -93,6 +93,7 @@ async def _answered(options: PredictOptions, ends: frozenset[int], given: Path, 
     from gym_core.errors import RecipeError
     from gym_serve.inference.run import Asking, infer
     from gym_serve.names import asked
+    from gym_serve.template_options import TemplateSettings
 
     engine = options.build()
     try:
@@ -101,6 +102,6 @@ async def _answered(options: PredictOptions, ends: frozenset[int], given: Path, 
         if whom is None:
             raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
         sampling = replace(options.sampling(), stop_token_ids=tuple(sorted(ends)))
-        await infer(Asking(engine, whom, sampling, {}), given, answers, options.at_once, progress.told)
+        await infer(Asking(engine, whom, sampling, TemplateSettings()), given, answers, options.at_once, progress.told)
     finally:
         await engine.close(1.0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from gym_serve.contract import Sampling
 from gym_serve.options import ServingOptions
 from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
+from gym_serve.template_options import TemplateSettings
 
 
 class DrawingOptions(ServingOptions):
@@ -34,14 +34,8 @@ class DrawingOptions(ServingOptions):
         return Sampling(**{name: getattr(self, name) for name in names})
 
 
-class AnswerOptions(DrawingOptions):
+class AnswerOptions(DrawingOptions, TemplateSettings):
     """Which models answer, how answers are drawn, and what conversations are told that the model lays out."""
 
     system: str = ""
     """What the model is told first."""
-    enable_thinking: bool | None = None
-    """Whether the model thinks before it answers, where its template can say so."""
-
-    def template_options(self) -> Mapping[str, Any]:
-        """Return what templates are told."""
-        return {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}

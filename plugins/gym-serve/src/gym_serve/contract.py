@@ -183,10 +183,6 @@ class ServedModel:
     template_options: frozenset[str] = frozenset()  #: names of `Request.template_options` that its template reads
     answers: AnswerFormat | None = None  #: how its template has thoughts and tool calls written, for a front to read
 
-    def reads(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of some options that its template reads."""
-        return {name: options[name] for name in options.keys() & self.template_options}
-
 
 class Engine(Protocol):
     """Answers requests over loaded models.

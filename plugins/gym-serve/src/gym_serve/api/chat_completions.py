@@ -27,8 +27,8 @@ from gym_serve.api.fields import Body, Count, SamplingBody, sampling
 from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
-from gym_serve.api.template_options import Effort, TemplateOptions, template_options
 from gym_serve.contract import Alternative, Request, TokenLogprob, Usage
+from gym_serve.template_options import Effort, TemplateOptions, template_options
 
 
 class StreamOptions(Body):
@@ -90,7 +90,7 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         service.need("tools", "tools")
     if body.tool_choice is not None and not tools and body.tool_choice not in ("none", "auto"):
         raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
-    options = template_options(model, body.chat_template_kwargs, body.reasoning_effort, service.options.enable_thinking)
+    options = template_options(model, body.chat_template_kwargs, body.reasoning_effort, service.options)
     if options:
         model = await service.told(asked, options)
     format = model.answers or PLAIN

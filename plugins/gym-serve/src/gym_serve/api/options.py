@@ -7,15 +7,15 @@ from typing import Annotated
 
 from pydantic import ByteSize, Field
 
-from gym_core.component import Config
 from gym_serve.sampling_bounds import RepetitionPenalty, Temperature, TopP
+from gym_serve.template_options import TemplateSettings
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class ApiOptions(Config):
+class ApiOptions(TemplateSettings):
     """Whom the server listens to, and how much anybody may ask of it."""
 
     host: str = "127.0.0.1"
@@ -56,8 +56,6 @@ class ApiOptions(Config):
     """Adapter or variant that the plain name of the first model means."""
     system: str = ""
     """What conversations begin with that have no such message."""
-    enable_thinking: bool | None = None
-    """Whether models think before they answer, where their template can say so and a request does not."""
     max_tokens: Positive | None = None
     """Most tokens of replies to requests that name no number; by default what the context leaves."""
     temperature: Temperature = 1.0

@@ -31,8 +31,8 @@ from gym_serve.api.generation import Job, events, replies
 from gym_serve.api.response_items import Items, usage_of
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
-from gym_serve.api.template_options import Effort, TemplateOptions
 from gym_serve.sampling_bounds import Temperature, TopP
+from gym_serve.template_options import Effort, TemplateOptions
 
 
 class Text(Body):

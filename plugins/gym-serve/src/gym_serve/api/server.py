@@ -84,7 +84,7 @@ def serve(
 ) -> None:
     """Serve until a signal; replies under way are finished first. `show` gets what the user is told.
 
-    Raises GymError where the options name a tenant that is not there.
+    Raises GymError where the options name a tenant that is not there, or tell templates what none reads.
     """
     host, port = server.getsockname()[:2]
     config = uvicorn.Config(
@@ -106,6 +106,7 @@ def serve(
     async def run() -> None:
         try:
             check_tenant(engine, options.tenant)
+            options.check(*engine.models())
             show(f"serving {names} on http://{shown}:{port}/v1; Ctrl-C stops it")
             await Stoppable(config).serve(sockets=[server])
         finally:

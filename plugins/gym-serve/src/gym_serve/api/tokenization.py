@@ -12,8 +12,8 @@ from gym_serve.api.chat_schema import ChatMessage, Tool
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Token
 from gym_serve.api.service import Service, asking
-from gym_serve.api.template_options import TemplateOptions
 from gym_serve.contract import Request
+from gym_serve.template_options import TemplateOptions
 
 NEED = "tokenize"  #: what an engine must support
 OF_MESSAGES = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")

@@ -54,10 +54,10 @@ async def _chat(options: ChatOptions, tools: list[dict[str, Any]]) -> None:
     finally:
         if screen:
             click.echo("\r\x1b[2K", nl=False)
-    session = Session(engine, options.sampling(), options.system, tools)
+    session = Session(engine, options.sampling(), options.system, tools, options)
     if options.tenant is not None:
         await session.switch(f"@{options.tenant}")
-    session.options = options.template_options()
+    options.check(await engine.described(session.whom.model, session.whom.tenant))
     terminal = Terminal(session, typed() if screen else piped(), colour=screen)
     others = len(session.names()) - 1
     more = f"; {others:,} more with /switch" * bool(others)

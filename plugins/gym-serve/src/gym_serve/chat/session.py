@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_data.chat.channel_parser import parser_of
 from gym_serve.contract import Engine, Request, Sampling, Usage
 from gym_serve.names import Asked, asked
+from gym_serve.template_options import TemplateSettings
 
 Message = dict[str, Any]
 
@@ -45,10 +46,17 @@ class Spent:
 class Session:
     """One conversation."""
 
-    def __init__(self, engine: Engine, sampling: Sampling, system: str = "", tools: Sequence[Message] = ()) -> None:
-        """Begin with the first model that an engine serves."""
+    def __init__(
+        self,
+        engine: Engine,
+        sampling: Sampling,
+        system: str = "",
+        tools: Sequence[Message] = (),
+        told: TemplateSettings | None = None,
+    ) -> None:
+        """Begin with the first model that an engine serves; `told` is what chat templates are told."""
         self.engine, self.sampling, self.tools = engine, sampling, list(tools)
-        self.options: Mapping[str, Any] = {}
+        self.told = told or TemplateSettings()
         self.system = system
         self.messages: list[Message] = []
         self.whom = Asked(engine.models()[0].name)
@@ -123,7 +131,7 @@ class Session:
 
     async def _answer(self) -> AsyncGenerator[Delta, None]:
         model = await self.engine.described(self.whom.model, self.whom.tenant)
-        if options := model.reads(self.options):
+        if options := self.told.read_by(model):
             model = await self.engine.described(self.whom.model, self.whom.tenant, options)
         system = [{"role": "system", "content": self.system}] if self.system else []
         request = Request(

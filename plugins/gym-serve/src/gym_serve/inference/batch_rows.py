@@ -23,6 +23,7 @@ from gym_serve.api.sse import EventStream
 from gym_serve.contract import Engine, Sampling
 from gym_serve.errors import Full, Gone, RequestError
 from gym_serve.names import Asked
+from gym_serve.template_options import TemplateSettings
 
 LIMITS = {"request_seconds": 1e9}  #: how many are asked at once is said elsewhere
 RENAMED = {"max_completion_tokens": "max_tokens"}
@@ -91,10 +92,11 @@ def options_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def service_of(engine: Engine, whom: Asked, drawn: Sampling, template: Mapping[str, Any], system: str) -> Service:
+def service_of(engine: Engine, whom: Asked, drawn: Sampling, told: TemplateSettings, system: str) -> Service:
     """Return what answers requests: where they say nothing, the command does."""
     names = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens")
     usual = {name: getattr(drawn, name) for name in names}
+    template = {name: getattr(told, name) for name in TemplateSettings.model_fields}
     options = ApiOptions.model_validate({**usual, **template, **LIMITS, "system": system, "tenant": whom.tenant})
     return Service(engine, options, Metrics(set, engine.statistics))
 

@@ -81,7 +81,7 @@ async def _run(options: InferenceOptions, given: Path, answers: Any, progress: P
         whom = asked(name if options.tenant is None else f"{name}@{options.tenant}")
         if whom is None:
             raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
-        asking = Asking(engine, whom, options.sampling(), options.template_options(), options.system)
+        asking = Asking(engine, whom, options.sampling(), options, options.system)
         await infer(asking, given, answers, options.at_once, progress.told)
     finally:
         await engine.close(1.0)

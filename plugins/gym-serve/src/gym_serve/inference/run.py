@@ -22,6 +22,7 @@ from gym_serve.errors import Full, Gone
 from gym_serve.inference.batch_rows import answered, drawn_by, refused, service_of
 from gym_serve.inference.rows import Answers, Row, rows
 from gym_serve.names import Asked
+from gym_serve.template_options import TemplateSettings
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class Asking:
     engine: Engine
     whom: Asked
     sampling: Sampling
-    options: Mapping[str, Any]  #: of templates
+    told: TemplateSettings  #: what chat templates are told
     system: str = ""  #: what a conversation begins with that has no such message
 
     @property
     def service(self) -> Service:
         """What answers rows that are requests."""
-        return service_of(self.engine, self.whom, self.sampling, self.options, self.system)
+        return service_of(self.engine, self.whom, self.sampling, self.told, self.system)
 
     def request(self, row: Row, model: ServedModel, service: Service) -> Request:
         """Return what a row asks of a model."""
@@ -45,7 +46,7 @@ class Asking:
         messages = given.get("messages")
         if messages and self.system and messages[0]["role"] != "system":
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
-        options = model.reads(self.options) if messages else {}
+        options = self.told.read_by(model) if messages else {}
         name, tenant = self.whom.model, self.whom.tenant
         return Request(
             name,
@@ -68,7 +69,8 @@ async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, tol
     Each row draws random numbers of its own, so that answers are the same wherever it is stopped. Raises Interrupted on a signal.
     """
     model = await asking.engine.described(asking.whom.model, asking.whom.tenant)
-    if options := model.reads(asking.options):
+    asking.told.check(model)
+    if options := asking.told.read_by(model):
         model = await asking.engine.described(asking.whom.model, asking.whom.tenant, options)
     service = asking.service
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
