@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -171,6 +172,35 @@ def test_what_lies_inside_a_module_with_weights_of_its_own_is_served(tmp_path, k
             found = served.model(TOKENS, use_cache=False).logits
         for name, row, mine, bases in zip(rows, found, wanted, plain, strict=True):
             assert torch.allclose(row, bases if name is None else mine, atol=1e-5 * float(wanted.abs().max()))
+
+
+@torch.no_grad()
+def test_threads_that_compute_at_once_have_their_own_weights(tmp_path):
+    """Within a pass for one tenant another thread computes for the base and for another tenant."""
+    torch.manual_seed(0)
+    options = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, **KINDS["gpt_oss"]}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt_oss", **options)).eval().requires_grad_(False)
+    for seed, name in enumerate("ab"):
+        file.write(tmp_path / name, of_model(model, seed))
+    served = TenantModel(model, lambda name: tmp_path / name, BASE)
+
+    def logits(name):
+        with served.serving([name] * len(TOKENS)):
+            return served.model(TOKENS, use_cache=False).logits
+
+    wanted = {name: logits(name) for name in ("a", "b", None)}
+    at_work, found = [], {}
+
+    def meanwhile(*_):
+        if not at_work:
+            at_work.append(True)
+            with ThreadPoolExecutor(1) as other:
+                found.update((name, other.submit(logits, name).result()) for name in ("b", None))
+
+    hook = model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(meanwhile)
+    found["a"] = logits("a")
+    hook.remove()
+    assert at_work and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 @torch.no_grad()

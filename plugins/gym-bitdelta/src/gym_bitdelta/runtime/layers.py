@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import pad
 from transformers.pytorch_utils import Conv1D
 
 from gym_bitdelta.runtime.row_tenants import Mixture, Names, active, computing
 from gym_bitdelta.runtime.tenant import Tenant, few_rows
+from gym_bitdelta.runtime.with_weights import with_weights
 from gym_core import GymError
 from gym_torch.quantization.weights import Stored
 
@@ -112,7 +112,6 @@ class Layer:
             change = tenant.change(name, mixture.products) if tenant.changes(name) else None
             if change is not None and isinstance(module, Stored) and key in module.shapes():
                 module = module.with_change(key, change.contiguous())
-                module.__dict__.pop("forward", None)  # which is this
                 continue
             base = self.module.get_parameter(key)
             if change is not None and (change.shape != base.shape or not base.is_floating_point()):
@@ -124,7 +123,7 @@ class Layer:
             if change is not None:
                 weights[key] = (base.float() + change.to(base.device)).to(base.dtype)
         with computing(mixture.part(tenant, rows), self):
-            return functional_call(module, weights, tuple(given), dict(more))
+            return with_weights(module, weights, self.own if module is self.module else None)(*given, **more)
 
     def _refuse(self, mixture: Mixture) -> NoReturn:
         raise GymError(
@@ -211,7 +210,7 @@ class Lookup(Layer):
             # What the module does with a row of its weight, such as a factor, it does with a change of it.
             with computing(None):
                 weight = {"weight": change.to(y.dtype)}
-                found = functional_call(self.empty, weight, (torch.arange(len(change), device=ids.device),))
+                found = with_weights(self.empty, weight)(torch.arange(len(change), device=ids.device))
             y[chosen] += found.view(len(chosen), per, -1)
         return y.view(*ids.shape, -1)
 
