@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.model.hidden_states import backbone_states, take_whole
 from gym_torch.model.log_probs import head_of, label_log_probs, log_probs_and_entropies, map_logits
 
 torch.set_num_threads(1)
@@ -179,6 +181,21 @@ def test_every_family_s_head(build: Callable[[], PreTrainedModel]) -> None:
     assert torch.allclose(found.double(), expected, atol=1e-5)
     found.sum().backward()
     assert model.get_output_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_a_pass_up_to_the_head_ends_no_pass_of_another_thread() -> None:
+    whole, tokens, found = tiny("llama"), torch.tensor([[3, 1, 4]]), []
+    whole.__class__ = type("Whole", (type(whole),), {})
+    take_whole(type(whole))
+
+    def meanwhile(*_: object) -> None:
+        hook.remove()
+        with ThreadPoolExecutor(1) as other:
+            found.append(other.submit(lambda: whole(tokens).logits).result())
+
+    hook = whole.model.layers[0].register_forward_pre_hook(meanwhile)
+    states = backbone_states(whole, input_ids=tokens)
+    assert torch.equal(found[0], whole(tokens).logits) and torch.equal(states, whole.model(tokens).last_hidden_state)
 
 
 def test_a_head_that_is_not_understood_is_refused() -> None:

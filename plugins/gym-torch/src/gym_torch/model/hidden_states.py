@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, NoReturn, cast
+from threading import get_ident
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,8 +82,11 @@ class _ReachedError(Exception):
 
 
 def _up_to_the_head(model: PreTrainedModel, **given: Any) -> Tensor:
-    def reached(_module: nn.Module, inputs: tuple[Tensor, ...]) -> NoReturn:
-        raise _ReachedError(inputs[0])
+    mine = get_ident()
+
+    def reached(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if get_ident() == mine:  # others may decode with the model meanwhile
+            raise _ReachedError(inputs[0])
 
     hook = model.get_output_embeddings().register_forward_pre_hook(reached)
     try:
