@@ -46,6 +46,20 @@ def test_a_function_stands_beside_the_recipe(tmp_path, monkeypatch):
     assert again.fingerprint() == loaded.fingerprint()
 
 
+def test_a_function_that_is_not_beside_the_recipe_stands_where_the_command_runs(tmp_path, monkeypatch):
+    """As where `gym drill` writes the recipe of a run into a folder of its own."""
+    for name in ("project", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.yaml").write_text(RECIPE % "mine.py:score")
+    (tmp_path / "project/mine.py").write_text("def score(texts): return [1.0 for _ in texts]\n")
+    monkeypatch.chdir(tmp_path / "project")
+    (reward,) = load_recipe("../elsewhere/recipe.yaml").algorithm.rewards
+    assert reward.function == "mine.py:score"
+    (tmp_path / "elsewhere/mine.py").write_text("def score(texts): return [0.0 for _ in texts]\n")
+    (reward,) = load_recipe("../elsewhere/recipe.yaml").algorithm.rewards
+    assert reward.function == "../elsewhere/mine.py:score"
+
+
 def test_a_function_that_cannot_be_imported_is_told_before_a_model_is_loaded(tmp_path):
     """Of two errors the earlier one is told: there is no such model."""
     (tmp_path / "rows.jsonl").write_text('{"prompt": "hello"}\n' * 4)

@@ -19,7 +19,7 @@ def stands(reference: str, info: ValidationInfo) -> str:
 
 
 Reference = Annotated[str, Field(pattern=r".:."), AfterValidator(stands)]
-"""An option: `package.module:name`, or `path/file.py:name`, whose relative path starts at the recipe."""
+"""An option: `package.module:name`, or `path/file.py:name`; for a relative path see `located`."""
 
 
 def check_there(reference: str, key: str, fix: str) -> None:
@@ -33,7 +33,8 @@ def check_there(reference: str, key: str, fix: str) -> None:
 def located(reference: str, folder: Path) -> str:
     """Return `module:function` or `file.py:function`, the file as seen from where the command runs.
 
-    A relative path starts in `folder`. Raises ValueError where there is no such file, module or function.
+    A relative path starts in `folder`, that of a recipe, or, where that is no file, where the command runs, as in a recipe that
+    was written by a run. Raises ValueError where there is no such file, module or function.
     """
     where, _, name = reference.rpartition(":")
     if not where.endswith(".py"):
@@ -43,8 +44,8 @@ def located(reference: str, folder: Path) -> str:
             raise ValueError(f"{where} defines no `{name}`")
         return reference
     path = Path(where).expanduser()
-    if not path.is_absolute():
-        path = Path(os.path.relpath(folder / path))
+    if not path.is_absolute() and ((beside := Path(os.path.relpath(folder / path))).is_file() or not path.is_file()):
+        path = beside
     try:
         found = defined(path.read_bytes(), str(path))
     except OSError as error:
