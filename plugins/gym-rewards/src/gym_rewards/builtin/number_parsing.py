@@ -28,14 +28,16 @@ _DECIMAL = (
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s+(?=\d+\s*/))?(?P<value>{_DECIMAL})(?:\s*/\s*(?P<below>[-+]?{_DECIMAL}))?"
 )
+_RAISED = r"(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
 _UNIT = re.compile(
     r"\s*(?:%|\u00b0|\^?\\circ|\^\{\\circ\})?\s*"
-    r"(?:(?P<words>[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2099][^\d\\=+*/^_{}()\[\]<>,;:?!\u00b2\u00b3\u00b9\u2070-\u2099]*)(?:\^\{?[23]\}?|[\u00b2\u00b3])?)?\s*"
+    r"(?:(?P<words>[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2099][^\d\\=+*/^_{}()\[\]<>,;:?!\u00b2\u00b3\u00b9\u2070-\u2099]*)"
+    rf"{_RAISED})?\s*(?:/\s*(?P<per>[^\W\d_]{{1,20}}){_RAISED})?\s*"
 )
 #: Words, operations, functions and products of letters that stand for numbers.
 _NO_UNIT = re.compile(
     r"(?:or|and|to|pi|sqrt|plus|minus|times|over|mod|squared|cubed|factorial|(?:log|ln|sin|cos|tan)[xyzn]?"
-    r"|[nie]|[xyz]{1,3}|abc?|bc|mn|pq|uv)\b|[\u03c0\u221e]",
+    r"|[nie]|d?[xyz]|dt|[xyz]{2,3}|abc?|bc|mn|pq|uv)\b|[\u03c0\u221e]",
     re.IGNORECASE,
 )
 _IN_TEXT = re.compile(
@@ -60,7 +62,7 @@ def readings(text: str) -> set[Fraction]:
         return set()
     words = (unit["words"] or "").strip()
     glued = found.end() < len(text) and text[found.end()].isalpha() and len(words) == 1
-    if glued or _NO_UNIT.match(words):
+    if glued or _NO_UNIT.match(words) or (unit["per"] and not _rate(words, unit["per"])):
         return set()
     value = _value(found)
     if value is None:
@@ -68,6 +70,12 @@ def readings(text: str) -> set[Fraction]:
     for word in takewhile(_MULTIPLES.__contains__, words.lower().split()):
         value *= _MULTIPLES[word]
     return {value, value / 100} if "%" in unit[0] else {value}
+
+
+def _rate(words: str, per: str) -> bool:
+    """Return whether `words/per` is a unit, as `km/h`, `m/s` and, behind a price, `/lb` are, and no quotient of variables."""
+    known = len(words) > 1 or (words, per) == ("m", "s") or (not words and len(per) > 1)
+    return known and not _NO_UNIT.match(per)
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
