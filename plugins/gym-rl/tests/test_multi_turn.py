@@ -29,7 +29,7 @@ from gym_rl.rollouts.dynamic_sampling import concatenate, select_groups
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.metrics import rollout_metrics
-from gym_rl.rollouts.multi_turn import MultiTurn
+from gym_rl.rollouts.multi_turn import MultiTurn, total
 from gym_rl.rollouts.rollout_loop import Rollouts
 from gym_testkit.bench import Bench
 from gym_tiny.family import MODEL
@@ -152,6 +152,19 @@ def test_rewards_and_metrics_are_of_all_turns(experience: Experience) -> None:
     late = [turn for turn in turns if turn > 1]
     assert said["tools/failure_frequency"] == pytest.approx(len(late) / sum(2 * turn for turn in turns))
     assert said["environment/late"] == pytest.approx(4 * np.mean([turn - 1 for turn in late]))
+
+
+@pytest.mark.parametrize(
+    ("dealt", "whole"), [([0.1, 0.1, 0.1], 0.3), ([-1.0, 0.7], -0.3), ([0.7, 1e3, -1e3], 0.7), ([], 0.0), ([0.0], 0.0)]
+)
+def test_rewards_that_are_the_same_are_so_to_the_last_bit(dealt: list[float], whole: float) -> None:
+    """Completions that earned the same by different turns teach nothing: dynamic sampling asks others in their place."""
+    assert total(dealt) == total([whole] if whole else []) == whole
+
+
+@given(st.floats(-1e38, 1e38))
+def test_the_reward_of_one_turn_is_kept(reward: float) -> None:
+    assert total([reward]) == pytest.approx(reward, rel=1e-11, abs=0)
 
 
 def test_groups_keep_what_they_were_shown(experience: Experience) -> None:

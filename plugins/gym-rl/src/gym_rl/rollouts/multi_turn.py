@@ -34,6 +34,7 @@ from gym_torch.generation.row import Completion
 
 TURN = 1 << 40  #: by which the streams of random numbers of two turns differ: more than there are completions
 FIX = "return a `gym_rl.StepResult` with a list of messages, or none, and a number"
+DIGITS = 12  #: of a reward that count
 THREADS = 16  #: episodes that are begun or stepped at once
 TAIL = 32  #: tokens before a turn in which it is seen whether a thought has begun
 
@@ -63,6 +64,15 @@ class _Player:
     def room(self, most: int) -> int:
         """Return how many tokens of `most` are left."""
         return most - self.trajectory.size - len(self.pending)
+
+
+def total(earned: Sequence[float]) -> float:
+    """Return the sum of rewards, to `DIGITS` of the largest: however they are dealt out over turns, the same is the same.
+
+    What differs by rounding would be learnt from, and a group of such completions would teach something.
+    """
+    largest = max(map(abs, earned), default=0.0)
+    return round(math.fsum(earned), DIGITS - math.floor(math.log10(largest))) if largest else 0.0
 
 
 def _told(call: Call) -> dict[str, Any]:
@@ -191,7 +201,7 @@ class MultiTurn:
         """Take what the environment said of the last turn."""
         trajectory = one.trajectory
         one.earned.append(result.reward)
-        trajectory.reward = math.fsum(one.earned)  # in whatever order: what differs by rounding would be learnt from
+        trajectory.reward = total(one.earned)
         for name, value in result.metrics.items():
             trajectory.metrics[name] = trajectory.metrics.get(name, 0.0) + value
         if not result.messages or not trajectory.completion.finished:
