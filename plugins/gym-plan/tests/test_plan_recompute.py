@@ -15,7 +15,7 @@ from gym_torch_plans import CPU, QWEN, recipe_of
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from gym_core import GymError, RecipeError
+from gym_core import GymError, RecipeError, load_recipe
 from gym_data.examples import Example
 from gym_plan.auto import POLICIES, Fitting, lightest
 from gym_plan.memory import Prediction, predict
@@ -126,6 +126,14 @@ def test_auto_takes_the_fastest_that_fits(tmp_path: Path) -> None:
     with pytest.raises(GymError, match="whatever is computed again") as caught:
         chosen(peaks["tiled"] - 1)
     assert caught.value.problems[0].key == "train.gradient_checkpointing"
+
+
+def test_a_process_among_several_plans_for_a_processor_as_one_alone(model_path: Path, tmp_path: Path) -> None:
+    """There a processor is a device with a number."""
+    recipe = load_recipe({"model": str(model_path), "algorithm": "sft", "adapter": "lora", "data": "none.jsonl"})
+    asked = [PlannedRun(recipe, model_path, "fp32", device, samples(9)) for device in (CPU, torch.device("cpu", 0))]
+    one, other = map(Fitting().predicted_bytes, asked)
+    assert one == other
 
 
 def test_a_run_and_a_plan_settle_auto_alike(model_path: Path, tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def built_alone(
             key="model",
             fix="declare `empty` on it: docs/kinds.md says what that is",
         )
+    if device.type == "cpu":
+        device = torch.device(
+            "cpu"
+        )  # in one of several processes it has a number, which results of operations have not
     loaded: LoadedModel = load_object(backend.empty)(
         backend, precision=precision, samples=longest(recipe), device=device
     )
