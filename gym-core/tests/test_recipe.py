@@ -263,6 +263,42 @@ def test_overrides_reach_sections_and_the_short_form(toys, tmp_path):
     )
 
 
+def test_an_override_of_an_option_keeps_the_component_that_a_short_form_names(toys, install, tmp_path):
+    code = """
+from typing import Annotated
+from pydantic import SerializeAsAny
+from gym_core import Slot, Strategy
+from toy import Toy
+class Around(Toy):
+    inner: Annotated[SerializeAsAny[Strategy], Slot("strategies", default="alone")]
+class Beside(Strategy):
+    volume: int = 1
+"""
+    groups = {"gym.algorithms": {"around": "around:Around"}, "gym.strategies": {"beside": "around:Beside"}}
+    install("gym-around", {"around": code}, groups)
+    path = write(tmp_path, "model: w\nalgorithm: {name: around, inner: beside}\n")
+    assert load_recipe(path, ["algorithm.inner.volume=5"]).canonical()["algorithm"]["inner"] == {
+        "name": "beside",
+        "volume": 5,
+    }
+    path = write(tmp_path, "model: w\nalgorithm: toy\ndata: {sources: a.txt}\n")
+    assert load_recipe(path, ["data.sources.limit=3"]).canonical()["data"]["sources"][0]["path"] == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "why"),
+    [
+        ("data.sources.0.limit=1", "data.sources", "is a list"),
+        ("hooks.0=a", "hooks", "is a list"),
+        ("learning_rate.x=1", "learning_rate", "is 0.001, which has no `x`"),
+        ("algorithm.strength.x.y=1", "algorithm.strength", "is 2, which has no `x.y`"),
+    ],
+)
+def test_an_override_into_what_has_no_options_is_refused(toys, tmp_path, override, key, why):
+    text = "model: w\nalgorithm: {name: toy, strength: 2}\ndata: [a, b]\nlearning_rate: 1e-3\nhooks: [b]\n"
+    assert problems(tmp_path, text, override)[0][:3] == ("command line", key, why)
+
+
 @pytest.mark.parametrize(
     ("given", "key", "why"),
     [

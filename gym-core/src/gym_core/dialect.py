@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gym_core.component import Config
+from gym_core.component import Config, Slot
 from gym_core.discovery import catalogue, entries, installed, nearest
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
-from gym_core.sections import SECTIONS, SLOTS, VALUES, Findings, Path, named_elsewhere, normalise
+from gym_core.sections import SECTIONS, SLOTS, Findings, Path, dotted, named_elsewhere, nested_slots, normalise
 from gym_core.train import Train
 
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
+COMMAND = "command line"  #: where an override stands
 
 
 def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
@@ -129,16 +130,29 @@ def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable
 
 
 def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:
-    """Set `a.b.c` to a value in raw recipe data, expanding short forms on the path; return the key path."""
-    head, *rest = text.split(".")
-    if not rest:
-        data[head] = value
-        return (head,)
-    if head in SLOTS and SLOTS[head].many:
-        raise RecipeError("is a list", where="command line", key=head, fix=f"give all of it: {head}='[...]'")
-    target: dict[str, Any] = mapping_of(data, head) if head in SLOTS or head in VALUES else data.setdefault(head, {})
-    for part in rest[:-1]:
+    """Set `a.b.c` to a value in raw recipe data, expanding short forms on the path; return the key path.
+
+    Raises RecipeError where something on the path holds no options, PluginError where a component on it is not installed.
+    """
+    *around, last = path = tuple(text.split("."))
+    target, slots = data, SLOTS
+    for end, part in enumerate(around, 1):
+        slot, key = slots.get(part), dotted(path[:end])
         inner = target.get(part)
-        target[part] = target = dict(inner) if isinstance(inner, dict) else {}
-    target[rest[-1]] = value
-    return (head, *rest)
+        several = isinstance(inner, list) and (slot is None or slot.many or slot.bare is None)
+        inner = normalise(slot, inner) if slot and not several else inner
+        if several or (slot and slot.many and end == 1):
+            raise RecipeError("is a list", where=COMMAND, key=key, fix=f"give all of it: {key}='[...]'")
+        if not isinstance(inner, dict | None):
+            why = f"is {inner!r:.60}, which has no `{'.'.join(path[end:])}`"
+            raise RecipeError(why, where=COMMAND, key=key, fix=f"set it as a whole: {key}=...")
+        target[part] = target = dict(inner or {})
+        slots = _within(slot, target, key) if slot and end < len(around) else {}
+    target[last] = value
+    return path
+
+
+def _within(slot: Slot, options: Mapping[str, Any], key: str) -> dict[str, Slot]:
+    """Return the places for components inside the component of these options."""
+    name = options.get(slot.selector) or slot.default
+    return nested_slots(load_component(slot.kind, name, key, COMMAND)[1]) if isinstance(name, str) else {}
