@@ -67,8 +67,6 @@ class About(BaseModel):
     form: dict[str, Any] = {}
     """JSON Schema of its options."""
     slots: dict[str, Slot] = {}
-    depth: int = 0
-    """How many classes it inherits from."""
     problems: list[Problem] = []
 
 
@@ -150,7 +148,7 @@ def _about(entry: Entry) -> About:
     made = About(kind=entry.kind, names=[entry.name], doc=(inspect.getdoc(loaded) or "")[:TEXT])
     if not (isinstance(loaded, type) and issubclass(loaded, Component)):
         return made
-    made.target, made.depth, made.slots = str(loaded.target)[:300], len(loaded.__mro__), nested_slots(loaded)
+    made.target, made.slots = str(loaded.target)[:300], nested_slots(loaded)
     for name, info in loaded.model_fields.items():
         doc = " ".join((info.description or "")[:TEXT].split())
         made.options.append(Option(name=name, type=type_of(info)[:300], default=default_of(info)[:300], doc=doc))
