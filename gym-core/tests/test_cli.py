@@ -88,6 +88,13 @@ def test_a_program_that_cannot_be_told_is_told_beside_it(site, recipe):
     assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_characters_that_the_output_cannot_have_end_no_command(site, recipe, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "gym_core.cli", "train", recipe(), f"output={tmp_path}/\N{WATER BUFFALO}"]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"wrote {tmp_path}/\\U0001f403/model\n".encode())
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_command_without_output_does_its_work(site, recipe, closed):
     """As daemons are started, with nothing to write to."""
@@ -97,12 +104,27 @@ def test_a_command_without_output_does_its_work(site, recipe, closed):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_who_has_seen_enough_is_no_error(site):
-    """`gym plugins list | head -1`: the pipe is closed before all of it is written."""
+#: As rich does it.
+OTHER = """
+import os, gym_core.cli as c
+def say(*a, **k):
+    try:
+        os.write(1, b"x")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1)
+c.cli.main = say
+c.main()
+"""
+
+
+@pytest.mark.parametrize("program", [["-m", "gym_core.cli", "plugins", "list"], ["-c", OTHER]])
+def test_a_reader_who_has_seen_enough_is_no_error(site, program):
+    """`gym plugins list | head -1`: the pipe is closed before all of it is written, as click or rich sees it."""
     reading, writing = os.pipe()
     os.close(reading)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "gym_core.cli", "plugins", "list"]
+    command = [sys.executable, *program]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")

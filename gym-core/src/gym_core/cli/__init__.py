@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from io import TextIOWrapper
 from select import select
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -118,6 +119,7 @@ def main() -> None:
     codes: list[int] = []
     atexit.register(_leave, codes)  # before anybody else's: the first one is called last
     _guard_exit()
+    _print_anything()
     _delay_garbage_collection()
     codes.append(run(sys.argv[1:]))
     os._exit = _exit
@@ -153,6 +155,12 @@ def _guard_exit() -> None:
     sys.addaudithook(watch)
 
 
+def _print_anything() -> None:
+    """Have characters that the terminal or the file cannot have be escaped: they must not end a command that did its work."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _delay_garbage_collection() -> None:
     """Delay the first garbage collection until after imports: it would take a second and free nothing."""
     usual = gc.get_threshold()
@@ -184,7 +192,9 @@ def run(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return errors.INTERRUPTED
     except SystemExit as error:
-        if sys.stdout is not stdout and select([stdout], [], [], 0)[0]:  # click replaces it: its reader has seen enough
+        # Where a pipe breaks, click replaces the output and rich raises this; that of the output: its reader has seen enough.
+        broken = sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
+        if broken and select([stdout], [], [], 0)[0]:
             return errors.OK
         if arguments and arguments[0] in _COMMANDS:  # which end otherwise: it is a plugin's
             report(errors.GymError(f"something called sys.exit({error.code!r}) before the command was done"), as_json)
