@@ -46,6 +46,22 @@ def test_name_that_no_package_can_have(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("null", "would not read `null`"),
+        ("true", "would not read `true`"),
+        ("none", "`None` would be its class"),
+        ("tensor", "`Tensor` would be its class"),
+        ("annotated", "`Annotated` would be its class"),
+    ],
+)
+def test_name_whose_package_would_not_work(name, said, tmp_path):
+    with pytest.raises(RecipeError, match=said):
+        write_plugin("algorithm", name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
         ("algorithm", "core", "gym-core is installed"),

@@ -10,6 +10,7 @@ import sys
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
@@ -17,6 +18,8 @@ import click
 
 from gym_core.discovery import catalogue, entries, installed
 from gym_core.errors import RecipeError
+from gym_core.targets import defined
+from gym_core.yamlfile import parse_scalar
 
 _NEW = files("gym_testkit") / "new"
 KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir() and folder.name != "common"))
@@ -70,11 +73,12 @@ def write_plugin(kind: str, name: str, into: Path) -> Path:
         )
     if taken := _taken(group_of(kind), name):
         raise RecipeError(f"`{name}` is taken: {taken}", key="NAME", fix="choose another name")
-    words = {
-        "name": name,
-        "module": f"gym_{name.replace('-', '_')}",
-        "cls": "".join(part.capitalize() for part in name.split("-")),
-    }
+    cls = "".join(part.capitalize() for part in name.split("-"))
+    words = {"name": name, "module": f"gym_{name.replace('-', '_')}", "cls": cls}
+    if not isinstance(parse_scalar(name), str):
+        raise RecipeError(f"recipes would not read `{name}` as a name", key="NAME", fix="choose another name")
+    if iskeyword(cls) or cls in _own_names(_NEW / kind, words | {"cls": "_"}):
+        raise RecipeError(f"`{cls}` would be its class, and is taken", key="NAME", fix="choose another name")
     for source in (_NEW / "common", _NEW / kind):
         _copy(source, folder, words)
     return folder
@@ -97,6 +101,17 @@ def _taken(group: str, name: str) -> str:
         return f"there is a module {module}, which it would hide"
     owner = next((entry.dist for entry in entries(group) if entry.name == name), catalogue().get(f"{group}/{name}"))
     return f"{owner} brings a component of that name to {group}, and recipes would have to choose" if owner else ""
+
+
+def _own_names(source: Traversable, words: dict[str, str]) -> set[str]:
+    """Return the names that the modules of a package define or import."""
+    found: set[str] = set()
+    for item in source.iterdir():
+        if item.is_dir():
+            found |= _own_names(item, words)
+        elif item.name.removesuffix(_SUFFIX).endswith(".py"):
+            found |= defined(Template(item.read_text(encoding="utf-8")).substitute(words).encode(), item.name)
+    return found
 
 
 def _copy(source: Traversable, into: Path, words: dict[str, str]) -> None:
