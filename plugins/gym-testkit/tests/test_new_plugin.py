@@ -71,6 +71,7 @@ def test_name_whose_package_would_not_work(name, said, tmp_path):
         ("optimizer", "adamw", "gym-optim brings a component of that name"),
         ("strategy", "fsdp", "gym-torch brings a component of that name"),
         ("reward", "regex", "gym-rewards brings a component of that name"),
+        ("command", "train", "it is a command of gym-core"),
         ("merger", "lying", "there is a module gym_lying"),
     ],
 )

@@ -16,6 +16,7 @@ from string import Template
 
 import click
 
+from gym_core.cli import cli
 from gym_core.discovery import catalogue, entries, installed
 from gym_core.errors import RecipeError
 from gym_core.targets import defined
@@ -99,6 +100,8 @@ def _taken(group: str, name: str) -> str:
         return f"{dist} is a package of Gym"
     if module in sys.stdlib_module_names or find_spec(module) is not None:
         return f"there is a module {module}, which it would hide"
+    if group == "commands" and name in cli.lazy:
+        return "it is a command of gym-core"
     owner = next((entry.dist for entry in entries(group) if entry.name == name), catalogue().get(f"{group}/{name}"))
     return f"{owner} brings a component of that name to {group}, and recipes would have to choose" if owner else ""
 
