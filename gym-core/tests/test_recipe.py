@@ -332,6 +332,13 @@ def test_a_list_where_one_name_belongs(toys, tmp_path):
     assert (where, key) == ("r.yaml:2", "algorithm") and "list" in why
 
 
+@pytest.mark.parametrize("named", ["false", "123", "1e5", "[toy]"])
+def test_a_name_that_is_no_text_is_no_missing_name(toys, tmp_path, named):
+    """`{name: false}` was the default, and the name `1e5` without quotes a missing key."""
+    [(where, key, why, _)] = problems(tmp_path, f"model: {{backend: {named}, path: w}}\nalgorithm: toy\n")
+    assert (where, key) == ("r.yaml:1", "model.backend") and "expected a name, not" in why
+
+
 def test_algorithm_is_required_and_may_need_sections(toys, tmp_path):
     assert problems(tmp_path, "model: w\n")[0][1] == "algorithm"
     assert problems(tmp_path, "algorithm: toy\n")[0][1:3] == ("model", "algorithm `toy` needs this section")

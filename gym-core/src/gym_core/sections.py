@@ -102,12 +102,17 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
     """Turn the raw value of a slot into a component; None after adding a problem."""
     options = normalise(slot, raw)
     if not isinstance(options, dict):
-        found.add(path, f"expected a name or a mapping, not {type(raw).__name__}")
+        quotes = "" if isinstance(raw, list) or raw is None else "put a name in quotes"
+        found.add(path, f"expected a name or a mapping, not {type(raw).__name__}", quotes)
         return None
     options = dict(options)
-    name = options.pop(slot.selector, None) or slot.default
-    if not isinstance(name, str):
+    given = options.pop(slot.selector, None)
+    name = slot.default if given is None else given
+    if name is None:
         found.add(path, f"does not say which one: the key `{slot.selector}` is missing")
+        return None
+    if not isinstance(name, str):
+        found.add((*path, slot.selector), f"expected a name, not {type(name).__name__}", "put a name in quotes")
         return None
     try:
         entry, cls = load_component(slot.kind, name, found.key(path), found.where((*path, slot.selector)))
