@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gym_core import BusyError, PluginError, discovery, execute, load_recipe
+from gym_core.cli import run
 
 CODE = "from gym_core import hookimpl\nclass Extra:\n    @hookimpl\n    def load_model(self, run): pass\n"
 POINTS = {"gym.hooks": {"extra": "extra:Extra"}}
@@ -29,6 +30,20 @@ def test_a_hook_that_cannot_be_imported_is_an_error_of_the_recipe(recipe, toys):
     toys("gym-extra", {"extra": "raise RuntimeError('no luck')"}, POINTS)
     with pytest.raises(PluginError, match="no luck"):
         recipe(hooks=["extra"])
+
+
+@pytest.mark.parametrize(
+    ("code", "hooks", "why"),
+    [
+        (CODE.replace("load_model", "load_modle"), "[extra]", "unknown hook 'load_modle'"),
+        (CODE.replace("run", "colour"), "[extra]", "'colour'"),
+        (CODE, "[extra, gym-extra/extra]", "`gym-extra/extra` is named twice"),
+    ],
+)
+def test_a_hook_that_does_not_fit_is_told_before_a_run(toys, tmp_path, capsys, code, hooks, why):
+    toys("gym-extra", {"extra": code}, POINTS)
+    (tmp_path / "r.yaml").write_text(f"model: words\nalgorithm: toy\nhooks: {hooks}\n")
+    assert run(["validate", str(tmp_path / "r.yaml")]) and why in capsys.readouterr().err
 
 
 def test_a_hook_is_recorded_with_its_package(recipe, toys, tmp_path):

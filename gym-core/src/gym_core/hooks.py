@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import pluggy
 
 from gym_core.artifact import Artifact
-from gym_core.errors import PluginError
+from gym_core.errors import PluginError, RecipeError
 from gym_core.kinds import Exporter
 from gym_core.loading import find, load
 from gym_core.run import Run
@@ -106,7 +106,8 @@ def _check(outcome: pluggy.Result[Any], hook: str, called: Sequence[pluggy.HookI
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
     """Make the manager of one run: hook specifications, defaults and the hook plugins named, in that order.
 
-    Raises PluginError when a plugin cannot be loaded, or implements a hook that does not exist or has other arguments.
+    Raises PluginError when a plugin cannot be loaded, or implements a hook that does not exist or has other arguments;
+    RecipeError for one that is named twice.
     """
     manager = pluggy.PluginManager("gym")
     manager.add_hookspecs(HookSpecs)
@@ -114,6 +115,8 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
     manager.add_hookcall_monitoring(lambda *_: None, _check)
     for position, name in enumerate(names):
         entry = find("hooks", name, key=f"hooks[{position}]")
+        if manager.has_plugin(entry.qualified):
+            raise RecipeError(f"`{name}` is named twice", key=f"hooks[{position}]", fix="name it once")
         plugin = load(entry)
         try:
             manager.register(plugin() if isinstance(plugin, type) else plugin, entry.qualified)

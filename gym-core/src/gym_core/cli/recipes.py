@@ -58,8 +58,11 @@ def validate(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     Example: `gym validate recipe.yaml train.epochs=1`
     """
+    from gym_core.hooks import manager_for
+
     loaded = load_recipe(recipe, overrides)
     loaded.check()
+    manager_for(loaded.hooks)
     if as_json:
         click.echo(json.dumps({"problems": [], "fingerprint": loaded.fingerprint()}))
     else:
