@@ -8,7 +8,7 @@ import pytest
 
 from gym_core.cli import run
 from gym_core.discovery import entries, installed, named
-from gym_core.errors import OK, PLUGIN
+from gym_core.errors import OK, PLUGIN, RecipeError
 from gym_manage.choosing import write_choice
 
 USER = Path("config/gym/gym.toml")
@@ -80,3 +80,23 @@ def test_every_other_line_stays_as_it_is(tmp_path, name):
     )
     write_choice(path, "gym-a", "")
     assert path.read_text() == before.replace("gym-a = true  # so\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("gym.toml", "[plugins]  # mine\nGym_A = true\n", '[plugins]  # mine\n"gym-a" = false\n'),
+        ("gym.toml", "[ plugins ]\n'gym.a' = true\n", '[ plugins ]\n"gym-a" = false\n'),
+        ("pyproject.toml", "[tool.gym]\nplugins = {gym-a = true}\n", ""),
+        ("gym.toml", "plugins.gym-a = true\n", ""),
+    ],
+)
+def test_a_file_that_people_wrote_is_never_broken(tmp_path, name, before, after):
+    path = tmp_path / name
+    path.write_text(before)
+    if after:
+        write_choice(path, "gym-a", "false")
+    else:
+        with pytest.raises(RecipeError, match="its choices are not lines below a header"):
+            write_choice(path, "gym-a", "false")
+    assert path.read_text() == (after or before)

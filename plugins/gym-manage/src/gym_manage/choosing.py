@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import click
@@ -101,13 +102,34 @@ def _said(path: Path) -> None:
 
 
 def write_choice(path: Path, key: str, value: str) -> None:
-    """Write one line of the table, or take it out where the value is empty; all other lines stay as they are."""
-    lines, header = read_text(str(path)).splitlines(), f"[{TABLES[path.name]}]"
-    lines += [] if header in lines else [header]
-    start = lines.index(header) + 1
+    """Write one line of the table, or take it out where the value is empty; all other lines stay as they are.
+
+    Raises RecipeError, and writes nothing, where the table is written in another form than lines below its header.
+    """
+    lines, table = read_text(str(path)).splitlines(), TABLES[path.name]
+    header = re.compile(rf"\s*\[\s*{re.escape(table)}\s*\]\s*(#.*)?")
+    start = next((at for at, line in enumerate(lines, start=1) if header.fullmatch(line)), 0)
+    lines += [] if start else [f"[{table}]"]
+    start = start or len(lines)
     end = next((at for at in range(start, len(lines)) if lines[at].startswith("[")), len(lines))
-    old = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
-    kept = [line for line in lines[start:end] if not old.match(line)]
+    kept = [line for line in lines[start:end] if _key(line) != _normal(key)]
     lines[start:end] = [f'"{key}" = {value}', *kept] if value else kept
+    text = "\n".join([*lines, ""])
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        fix = f"move them below a line `[{table}]`"
+        raise errors.RecipeError("its choices are not lines below a header", where=str(path), fix=fix) from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+
+
+def _key(line: str) -> str:
+    """Return the key of a line of the table, empty for any other line."""
+    found = re.match(r"""\s*(["']?)([^"'=#]+?)\1\s*=""", line)
+    return _normal(found[2]) if found else ""
+
+
+def _normal(key: str) -> str:
+    head, slash, name = key.partition("/")
+    return canonical(head) + slash + name
