@@ -51,9 +51,7 @@ def _batch(rows: list[dict[str, Any]]) -> Batch:
     return packed(list(pieces), ())
 
 
-def _compare(
-    out: report.Report, policy: Policy[Any], batch: Batch, precision: str, kernels: str, times: int
-) -> None:
+def _compare(out: report.Report, policy: Policy[Any], batch: Batch, precision: str, kernels: str, times: int) -> None:
     found: dict[str, Any] = {"tokens": batch.tokens.numel()}
     _step(policy, batch)  # the trials
     for _ in range(times):

@@ -129,13 +129,15 @@ def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable
     return Problem(why, found.where((key,)), key, fix)
 
 
-def apply_override(data: dict[str, Any], text: str, value: Any) -> Path:
-    """Set `a.b.c` to a value in raw recipe data, expanding short forms on the path; return the key path.
+def apply_override(data: dict[str, Any], text: str, value: Any, slots: Mapping[str, Slot] = SLOTS) -> Path:
+    """Set `a.b.c` to a value in raw data, of a recipe unless other `slots` say where its components are; return the key path.
+
+    Short forms on the path are expanded.
 
     Raises RecipeError where something on the path holds no options, PluginError where a component on it is not installed.
     """
     *around, last = path = tuple(text.split("."))
-    target, slots = data, SLOTS
+    target = data
     for end, part in enumerate(around, 1):
         slot, key = slots.get(part), dotted(path[:end])
         inner = target.get(part)

@@ -119,7 +119,7 @@ def test_options_are_set_from_the_command_line(recipe):
         ("inputs=[]", "at least 1 item"),
         ("byzantine_threshold=0.5", "less than 0.5"),
         ("output", "not key=value"),
-        ("inputs.0.weight=2", "`inputs` is a list, and has no key of its own"),
+        ("inputs.0.weight=2", "inputs: is a list"),
         ("outputs=x", "did you mean `output`"),
     ],
 )

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from gym_core import sections
 from gym_core.component import Config, Slot
+from gym_core.dialect import apply_override
 from gym_core.discovery import entries, nearest
 from gym_core.errors import PluginError, Problem, RecipeError
 from gym_core.loading import load
@@ -117,8 +118,7 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
             data |= given
             marks |= {(name,): where.get(name, word) for name in given}
         elif equals and key.partition(".")[0] in cls.model_fields:
-            _set(data, key.split("."), parse_scalar(text))
-            marks[tuple(key.split("."))] = "command line"
+            marks[apply_override(data, key, parse_scalar(text), sections.nested_slots(cls))] = "command line"
         elif equals and not re.search(r"[./~]", text):
             near = nearest(key, cls.model_fields)
             fix = f"did you mean `{near}`?" if near else f"one of: {', '.join(sorted(cls.model_fields))}"
@@ -262,11 +262,3 @@ def _checked(name: str) -> str:
     if not TENANT.fullmatch(name):
         raise RecipeError(f"`{name}` is no name for a model", key=MODEL, fix="use letters, digits, `_`, `-` and `.`")
     return name
-
-
-def _set(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for part in path[:-1]:
-        inner = data.get(part)
-        data[part] = dict(inner) if isinstance(inner, dict) else {"name": inner} if isinstance(inner, str) else {}
-        data = data[part]
-    data[path[-1]] = value

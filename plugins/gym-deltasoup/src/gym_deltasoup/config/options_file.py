@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gym_core import RecipeError
 from gym_core.component import Config
+from gym_core.dialect import apply_override
 from gym_core.errors import Problem
-from gym_core.sections import Findings, config
+from gym_core.sections import Findings, config, nested_slots
 from gym_core.yamlfile import parse_scalar, read_yaml
 
 GIVEN = "command line"
@@ -31,26 +32,13 @@ def read_options(cls: type[T], path: Path | None, overrides: Sequence[str] = ())
         key, equals, text = override.partition("=")
         if not key or not equals:
             found.problems.append(Problem(f"`{override}` is not key=value", GIVEN))
-        elif why := _set(data, key.split("."), parse_scalar(text)):
-            found.problems.append(Problem(why, GIVEN, key, f"give all of it: {key.partition('.')[0]}=..."))
-        else:
-            marks[tuple(key.split("."))] = GIVEN
+            continue
+        try:
+            marks[apply_override(data, key, parse_scalar(text), nested_slots(cls))] = GIVEN
+        except RecipeError as error:
+            found.problems += error.problems
     made = config(cls, data, (), found)
     if found.problems:
         raise RecipeError(found.problems)
     assert isinstance(made, cls)
     return made
-
-
-def _set(data: dict[str, Any], key: Sequence[str], value: Any) -> str:
-    """Set a part of options, of which a bare name becomes a mapping with it; return why it has none."""
-    *path, last = key
-    for part in path:
-        inner = data.get(part)
-        inner = {"name": inner} if isinstance(inner, str) else inner
-        if inner is not None and not isinstance(inner, dict):
-            return f"`{part}` is a {type(inner).__name__}, and has no key of its own"
-        data[part] = inner = inner or {}
-        data = inner
-    data[last] = value
-    return ""
