@@ -15,6 +15,9 @@ from typing import NamedTuple
 Stored = dict[str, tuple[str, tuple[int, ...]]]  #: number format and shape of each tensor of a file, by its name
 BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "BOOL": 1}
 SMALLEST_GROUP = 16
+#: Rows of a gate, such as that of shared experts, which is not quantized: engines expect it whole, and compressed-tensors cannot
+#: unpack the zero points of so few.
+FEW_ROWS = 8
 #: Names of the linear layers of decoders: in a numbered layer, and not what chooses experts.
 _LINEAR = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.\d+\.(?!.*(?:norm|router|\bgate)\.weight$).*\.weight$")
 
@@ -58,7 +61,7 @@ class Scheme(NamedTuple):
 
 def linear(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a weight of this name belongs to a linear layer of a decoder, as far as names tell."""
-    return len(shape) == 2 and _LINEAR.search(name) is not None
+    return len(shape) == 2 and shape[0] > FEW_ROWS and _LINEAR.search(name) is not None
 
 
 def file_bytes(stored: Stored) -> int:

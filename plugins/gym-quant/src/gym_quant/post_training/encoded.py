@@ -14,6 +14,7 @@ from gym_quant.config.encoded import Encoded
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training.calibration import Rows
 from gym_quant.post_training.quantizer import SHARD, PostTrainingQuantizer, refuse_quantized
+from gym_quant.post_training.separate_experts import several_matrices
 from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
@@ -41,9 +42,9 @@ class EncodedQuantizer(PostTrainingQuantizer):
         refuse_quantized(base)
         before = mapped_weights.load(base)
         numbers = {name: weight.numel() for name, weight in weight_shards.own_weights(before).items()}
-        if odd := [name for name, weight in weight_shards.own_weights(before).items() if weight.dim() > 2]:
+        if odd := several_matrices(before):
             raise GymError(
-                f"{type(before).__name__} stacks experts in one weight ({odd[0]}), which are not encoded",
+                f"{type(before).__name__} stacks matrices in one weight ({odd[0]}), which are not encoded",
                 where=str(base),
                 key="quantization",
                 fix="use rtn, gptq or awq",

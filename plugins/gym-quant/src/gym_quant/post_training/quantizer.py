@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,6 @@ from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training import separate_experts as experts
 from gym_quant.post_training.checkpoint import SCHEMES, Checkpoint, read
 from gym_quant.post_training.layer_work import LayerWork
-from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.checkpoint_folders import MANIFEST, whole_by_one
 from gym_torch.checkpoints.max_kl import check_kl
@@ -36,6 +35,7 @@ from gym_torch.kernels import precision_probe
 from gym_torch.memory import malloc
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fingerprint, mapped_weights
+from gym_torch.model.loading import read_weights
 from gym_torch.model_files import weight_files
 
 SHARD = int(5e9)  #: most bytes of a file of weights
@@ -101,11 +101,10 @@ class PostTrainingQuantizer:
         """Write configuration and weights; return what was done and measured."""
         refuse_quantized(base)
         model = mapped_weights.load(base)
-        weights = weight_shards.own_weights(model)
         known = tuple(f"{name}." for name in experts.stacked(model))
-        if odd := [name for name, weight in weights.items() if weight.dim() > 2 and not name.startswith(known)]:
+        if odd := [name for name in experts.several_matrices(model) if not name.startswith(known)]:
             raise GymError(
-                f"{type(model).__name__} stacks experts in one weight ({odd[0]}) in a way that cannot be quantized",
+                f"{type(model).__name__} stacks matrices in one weight ({odd[0]}) in a way that cannot be quantized",
                 where=str(base),
                 key="quantization",
                 fix="quantize a model without experts; `gym export` writes this one as it is",
@@ -123,6 +122,7 @@ class PostTrainingQuantizer:
         checkpoint = Checkpoint(model, work.schemes, experts.file_names(model), building, SHARD)
         work.write(checkpoint)
         checkpoint.finish(base, work.schemes)
+        _check_readable(building, base, work.schemes.values())
         sizes = {name: _size(place.shape, place.dtype) for name, place in checkpoint.places.items()}
         return {
             "method": self._name,
@@ -159,6 +159,24 @@ def refuse_quantized(base: Path) -> None:
     """Raise GymError where the model in a directory is quantized."""
     if "quantization_config" in json.loads((base / "config.json").read_text(encoding="utf-8")):
         raise GymError("the model is quantized already", where=str(base), fix="quantize the model it was made from")
+
+
+def _check_readable(made: Path, base: Path, schemes: Iterable[Scheme]) -> None:
+    """Raise GymError where the code of a family in transformers cannot load what was made of a model; no numbers are read.
+
+    Without them compressed-tensors does not know the shapes of rows with one zero point each: such are not tried.
+    """
+    if any(not scheme.symmetric and not scheme.group for scheme in schemes):
+        return
+    try:
+        read_weights(made, {"device_map": "meta", "local_files_only": True}, finite=lambda weight: True)
+    except Exception as error:  # of the family, over layers whose weights are codes
+        raise GymError(
+            f"transformers could not load it quantized: {type(error).__name__}: {str(error).strip().splitlines()[0][:160]}",
+            where=str(base),
+            key="quantization",
+            fix="quantize it as it is loaded instead: `model.quantization`",
+        ) from error
 
 
 def _columns(model: PreTrainedModel) -> dict[str, int]:

@@ -82,6 +82,11 @@ def stacked(model: PreTrainedModel) -> dict[str, nn.Module]:
     }
 
 
+def several_matrices(model: PreTrainedModel) -> list[str]:
+    """Return the names of weights that hold several matrices each; a convolution of each channel by itself is one matrix."""
+    return [name for name, weight in model.named_parameters() if weight.squeeze().dim() > 2]
+
+
 def columns(model: PreTrainedModel) -> dict[str, int]:
     """Return the columns of each matrix of an expert, by the name of its weight."""
     found = {}
