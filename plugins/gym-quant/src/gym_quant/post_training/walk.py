@@ -84,10 +84,10 @@ class Walk:
                 hook.remove()
             weights = weigh(made[here[0]], self.rows.predicts[part][here[0]])
             for inputs, own in seen:
-                if inputs.dim() == 3:
-                    own.add(inputs[here[0]], weights)
-                else:
+                if inputs.dim() == 2:
                     own.add(inputs)
+                else:
+                    own.add(_by_token(inputs, here[0]), weights)
         for hook in hooks:
             hook.remove()
         found |= {name: Inputs(each.in_features) for name, each in linears.items() if name not in found}
@@ -124,11 +124,11 @@ class Walk:
         if not (found - whole[predicts]).norm() <= AGREES * whole[predicts].norm():
             raise self._not_by_layers()
 
-    def _not_by_layers(self) -> GymError:
+    def _not_by_layers(self, why: str = "") -> GymError:
         return GymError(
-            f"{type(self.model).__name__} cannot be computed layer by layer",
+            f"{type(self.model).__name__} cannot be computed layer by layer{why}",
             key="quantization",
-            fix="quantize a model of another family",
+            fix="quantize it as it is loaded instead: `model.quantization`",
         )
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ class Walk:
             calls.append(Call(args, options))
             return states
 
-        with _instead(self.layers, record), Raised():
+        with self._instead(record):
             self.model.base_model(tokens, use_cache=False)
         if first[0].dim() != 3:  # several streams of states
             raise self._not_by_layers()
@@ -152,9 +152,29 @@ class Walk:
     @torch.no_grad()
     def _head(self, tokens: Tensor, states: Tensor) -> Tensor:
         """Return the logits `[n, vocabulary]` of states `[1, n, dim]` behind the last layer."""
-        with _instead(self.layers, lambda *args, **options: states), Raised():
+        with self._instead(lambda *args, **options: states):
             logits: Tensor = self.model(tokens, use_cache=False).logits
         return logits[0].float()
+
+    @contextmanager
+    def _instead(self, forward: Callable[..., Tensor]) -> Iterator[None]:
+        """Have something else computed in the place of every layer. Raises GymError for families whose layers return more."""
+        for layer in self.layers:
+            layer.forward = forward  # type: ignore[method-assign]
+        try:
+            with Raised():
+                yield
+        except Exception as error:
+            why = (str(error).strip().splitlines() or [""])[0][:120]
+            raise self._not_by_layers(f" ({type(error).__name__}: {why})") from error
+        finally:
+            for layer in self.layers:
+                del layer.forward  # type: ignore[method-assign]
+
+
+def _by_token(inputs: Tensor, real: Tensor) -> Tensor:
+    """Return the inputs `[n, in]` of tokens that are `real` `[rows, length]`; those of latent attention have one head for all."""
+    return (inputs if inputs.dim() == 3 else inputs.squeeze(1))[real]
 
 
 def _sharing(value: Any, other: Any) -> Any:
@@ -178,15 +198,3 @@ def _let_go(layer: nn.Module) -> None:
     """Have the memory of a layer that is mapped go back."""
     for weight in layer.parameters():
         release(weight.detach())
-
-
-@contextmanager
-def _instead(layers: list[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
-    """Have something else computed in the place of every layer."""
-    for layer in layers:
-        layer.forward = forward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward  # type: ignore[method-assign]
