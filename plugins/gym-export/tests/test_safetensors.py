@@ -222,31 +222,37 @@ def umask() -> int:
     return found
 
 
-@pytest.fixture(scope="module")
-def over_bf16(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """A LoRA over a base in bf16."""
+def lora_over_bf16(model_path: Path, place: Path, *whole: str) -> Artifact:
+    """Return a LoRA over a base in bf16, beside modules that trained whole."""
     from gym_adapters import LoRA
     from gym_torch.model.adapted import build_adapter
     from gym_torch.model.mapped_weights import load
 
-    place = tmp_path_factory.mktemp("over-bf16")
     base = place / "base"
     AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(base)
     copy_tokenizer(model_path, base)
-    tuned = build_adapter(LoRA(rank=2), load(base))
+    tuned = build_adapter(LoRA(rank=2, modules_to_save=whole), load(base))
     torch.manual_seed(0)
     tuned.load({name: 0.1 * torch.randn_like(weight) for name, weight in tuned.state().items()})
     return tuned.save(place / "adapter", str(base))
 
 
+@pytest.fixture(scope="module")
+def over_bf16(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """A LoRA over a base in bf16."""
+    return lora_over_bf16(model_path, tmp_path_factory.mktemp("over-bf16"))
+
+
+@pytest.mark.parametrize("whole", [(), ("norm",)], ids=["", "with a norm that trained whole"])
 @pytest.mark.parametrize(
     "exporter", [SafetensorsExporter(dtype="fp32"), TorchScript()], ids=lambda each: type(each).__name__
 )
 def test_in_fp32_an_adapter_over_a_base_in_bf16_is_not_rounded_to_that(
-    over_bf16: Artifact, tmp_path: Path, exporter: CertifiedExporter
+    model_path: Path, tmp_path: Path, exporter: CertifiedExporter, whole: tuple[str, ...]
 ) -> None:
     """Else what is written is off by what bf16 rounds, and is refused."""
-    written = exporter.build().export(over_bf16, tmp_path / "export")
+    artifact = lora_over_bf16(model_path, tmp_path, *whole)
+    written = exporter.build().export(artifact, tmp_path / "export")
     assert json.loads((written / "certificate.json").read_text())["relative_difference"] < 1e-5
 
 

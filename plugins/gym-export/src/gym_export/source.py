@@ -71,7 +71,7 @@ class Source:
     @cached_property
     def whole(self) -> Opened:
         """The model with its adapter beside the weights, mapped. Raises what `opened` does."""
-        return opened(self.artifact)
+        return opened(self.artifact, exact=True)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -104,7 +104,7 @@ class Source:
     def merged(self, dtype: torch.dtype) -> Plain:
         """Return the same by the names that weights have in the model. Raises what `opened` does."""
         adding = self.adding_in(dtype)
-        whole = self.whole if adding == "auto" else opened(self.artifact, adding)
+        whole = self.whole if adding == "auto" else opened(self.artifact, adding, exact=True)
         return whole.plain()
 
     def adding_in(self, dtype: torch.dtype) -> torch.dtype | str:

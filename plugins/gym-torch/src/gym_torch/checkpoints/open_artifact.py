@@ -62,8 +62,8 @@ def to_export(artifact: Artifact) -> Artifact:
     return Artifact(**{**before, "path": path})
 
 
-def opened(artifact: Artifact, dtype: torch.dtype | str = "auto") -> Opened:
-    """Open what a run made with all that belongs to it, by default in the precision of its files, mapped.
+def opened(artifact: Artifact, dtype: torch.dtype | str = "auto", exact: bool = False) -> Opened:
+    """Open what a run made with all that belongs to it, by default in the precision of its files, mapped; see `open_artifact`.
 
     Raises what `open_artifact` does, and GymError where it is for a task that nobody knows, or its head is missing.
     """
@@ -71,7 +71,7 @@ def opened(artifact: Artifact, dtype: torch.dtype | str = "auto") -> Opened:
     if artifact.kind == "model" and task.scores and task_of(task_in(artifact.path)).scores:
         return _classifier(artifact, task)
     head = ScalarHead.read(artifact.path) if task.scores else None
-    return Opened(open_artifact(artifact, dtype), task, head)
+    return Opened(open_artifact(artifact, dtype, exact=exact), task, head)
 
 
 def _classifier(artifact: Artifact, task: Task) -> Opened:
@@ -95,12 +95,18 @@ def _classifier(artifact: Artifact, task: Task) -> Opened:
 
 
 def open_artifact(
-    artifact: Artifact, dtype: torch.dtype | str = torch.float32, quantizer: LoadTimeQuantizer | None = None
+    artifact: Artifact,
+    dtype: torch.dtype | str = torch.float32,
+    quantizer: LoadTimeQuantizer | None = None,
+    exact: bool = False,
 ) -> AdaptedModel:
     """Load the language model that a run made, with its adapter beside the weights, not merged; a delta is added to them.
 
     With a `dtype` of `auto` it is mapped, in the precision of its files. A `quantizer` holds its linear layers in a few bits; the
     base of an adapter that belongs to a quantized one is quantized as that was.
+
+    Modules that an adapter trained whole take the precision of what they stand for, so that the layers behind them take what they
+    compute. With `exact` they keep all digits, for who computes in fp32 (`gym_torch.model.tasks.answers`).
 
     Raises:
         GymError: it is no model, adapter or delta, is quantized, does not say which adapter made it, or weights are missing.
@@ -144,7 +150,7 @@ def open_artifact(
     adapted = build_adapter(cls(**artifact.details.get("options", {})), model)
     adapted.load(adapted.read(artifact.path))
     for name, module in model.named_modules():
-        if adapted.holds(module):  # no autocast brings what it computes in fp32 to the layers behind it
+        if not exact and adapted.holds(module):  # no autocast brings what it computes in fp32 to the layers behind it
             module.to(dtype=next(dtype for weight, dtype in stored.items() if weight.startswith(f"{name}.")))
     for weight in model.parameters():
         mapped_weights.release(weight.detach())
