@@ -6,8 +6,9 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,8 @@ def _check_readable(made: Path, base: Path, schemes: Iterable[Scheme]) -> None:
     if any(not scheme.symmetric and not scheme.group for scheme in schemes):
         return
     try:
-        read_weights(made, {"device_map": "meta", "local_files_only": True}, finite=lambda weight: True)
+        with redirect_stderr(StringIO()):  # bars of compressed-tensors, which no option turns off
+            read_weights(made, {"device_map": "meta", "local_files_only": True}, finite=lambda weight: True)
     except Exception as error:  # of the family, over layers whose weights are codes
         raise GymError(
             f"transformers could not load it quantized: {type(error).__name__}: {str(error).strip().splitlines()[0][:160]}",
