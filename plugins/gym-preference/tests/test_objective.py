@@ -134,6 +134,8 @@ def test_what_is_measured() -> None:
             "rewards/rejected": 0.5 * (-5 - 2) / 2,
             "logps/chosen": -5 / 3,
             "logps/rejected": -7 / 3,
+            "ref_logps/chosen": 0,
+            "ref_logps/rejected": 0,
             "length_bias": (0 + 1) / 2,  # both times the longer one is preferred, once it was chosen
             "kl": (1 + 1 + 25 + 9 + 1 + 1) / 12,
         }

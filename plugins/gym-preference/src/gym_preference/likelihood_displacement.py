@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from gym_torch.console import warn
 from gym_torch.observer import Observer, Progress, Record
 
 FALL = 1.0  #: nats for each token: what was trained to be better is then e times less likely than it was
+LINES = 10  #: of the log, that are compared where there is no reference
+CHOSEN, REFERENCE = "logps/chosen", "ref_logps/chosen"
 
 
 class LikelihoodDisplacement(Observer):
-    """Warns, once, when the chosen responses have become much less likely than they were at first.
+    """Warns, once, when the chosen responses have become much less likely than they were.
 
-    A loss of differences falls as long as the rejected responses lose more. What gains instead is neither.
+    A loss of differences falls as long as the rejected responses lose more. What gains instead is neither. How likely responses
+    are differs far more between the samples of two lines than training changes it, so a line is compared with what the
+    reference says of the same samples. Without a reference many in a row must lie below the mean of the first ones.
     """
 
-    def __init__(self, measure: str, ftx: float) -> None:
-        """Begin with nothing seen; `measure` is the metric of the mean log-probability of a token of these responses.
-
-        `ftx` is what learning them counts already.
-        """
-        self.measure, self.ftx = measure, ftx
-        self.first: float | None = None
+    def __init__(self, ftx: float) -> None:
+        """Begin with nothing seen; `ftx` is what learning the chosen responses counts already."""
+        self.ftx = ftx
+        self.first: list[float] = []
+        self.low = 0
         self.told = False
 
     def logged(self, progress: Progress, record: Record) -> None:
-        """Compare with the first line."""
-        if self.measure not in record or self.told:
+        """Compare with the reference, or with the first lines."""
+        if CHOSEN not in record or self.told:
             return
-        now = float(record[self.measure])
-        self.first = now if self.first is None else self.first
-        if now < self.first - FALL:
+        now, known = float(record[CHOSEN]), record.get(REFERENCE)
+        if known is None and len(self.first) < LINES:
+            self.first.append(now)
+            return
+        before, needed = (fmean(self.first), LINES) if known is None else (float(known), 1)
+        self.low = self.low + 1 if now < before - FALL else 0
+        if self.low >= needed:
             self.told = True
             warn(
-                f"step {progress.step}: {self.measure} fell from {self.first:.2f} to {now:.2f}, so the chosen responses become "
+                f"step {progress.step}: {CHOSEN} fell from {before:.2f} to {now:.2f}, so the chosen responses become "
                 f"unlikely too; a lower `train.learning_rate` or a larger `algorithm.ftx` (now {self.ftx:g}) holds them"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was seen first, and whether it was told."""
-        return {"first": self.first, "told": self.told}
+        """Return what was seen first, how many lines were low, and whether it was told."""
+        return {"first": self.first, "low": self.low, "told": self.told}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take it up."""
-        self.first, self.told = state["first"], state["told"]
+        self.first, self.low, self.told = list(state["first"]), state["low"], state["told"]

@@ -71,6 +71,9 @@ class PairObjective(PreferenceObjective[Pair]):
             "length_bias": Ratio.of(biased, longer.abs()),
         }
         if type(self.config).referenced:
+            known = totals - batch.sums(log_ratios)
+            found["ref_logps/chosen"] = Ratio.of(known[0::2], lengths[0::2])
+            found["ref_logps/rejected"] = Ratio.of(known[1::2], lengths[1::2])
             found["kl"] = Ratio.of(log_ratios**2 / 2, lengths)
         return found
 

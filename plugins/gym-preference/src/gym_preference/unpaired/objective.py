@@ -82,4 +82,5 @@ class UnpairedObjective(PreferenceObjective[UnpairedExample]):
         for side, mine in {"chosen": desirable.to(rewards.dtype), "rejected": (~desirable).to(rewards.dtype)}.items():
             found[f"rewards/{side}"] = Ratio.of(mine * rewards, mine)
             found[f"logps/{side}"] = Ratio.of(mine * totals, mine * lengths)
+            found[f"ref_logps/{side}"] = Ratio.of(mine * (totals - ratios), mine * lengths)
         return found
