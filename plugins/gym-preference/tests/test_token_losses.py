@@ -94,3 +94,16 @@ def test_tokens_that_the_reference_rules_out_add_nothing_and_no_nan(far: float) 
     left = token_losses.compared(torch.tensor(own), torch.tensor(other), torch.ones(ROWS, dtype=torch.int64))
     masked = probabilities(other[:, 1:]) * np.log(probabilities(other[:, 1:]) / probabilities(own)[:, 1:])
     np.testing.assert_allclose(left[:, 2].numpy(), masked.sum(1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [-2, 3])
+def test_a_vocabulary_with_more_or_fewer_unused_rows_is_compared_over_what_both_have(rows: int) -> None:
+    """Models of one tokenizer are padded to different sizes: Qwen2.5 has 151,936 rows up to 3B, and 152,064 from 7B on."""
+    own, other, tokens = drawn(3)
+    known = other[:, :rows] if rows < 0 else np.concatenate([other, np.ones((ROWS, rows))], 1)
+    targets = torch.tensor(tokens.clip(max=VOCABULARY - 3))
+    found = token_losses.compared(torch.tensor(own), torch.tensor(known), targets)
+    p, q = probabilities(own), probabilities(known[:, :VOCABULARY])
+    p = p[:, : q.shape[1]]
+    np.testing.assert_allclose(found[:, 2].numpy(), (q * np.log(q / p)).sum(1), rtol=1e-9)
+    np.testing.assert_allclose(found[:, 1].numpy(), np.log(q[range(ROWS), targets]), rtol=1e-9)

@@ -12,7 +12,7 @@ from torch import Tensor
 from gym_sft import ASFT, EAFT
 from gym_sft.accuracy import evaluation
 from gym_torch.batch import Batch
-from gym_torch.compared_policy import ComparedPolicy
+from gym_torch.compared_policy import ComparedPolicy, beside_reference
 from gym_torch.contribution import Contribution, Parts, samples
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.log_probs import map_logits
@@ -68,9 +68,8 @@ class AnchoredPolicy(ComparedPolicy[Batch]):
 
     def compare(self, logits: Tensor, other: Tensor, batch: Batch, rows: slice) -> Tensor:
         """Return log p and KL(reference || policy) at each label, `[rows, 2]`."""
-        own, known = logits.log_softmax(1), other.log_softmax(1)
-        # A token that the reference rules out has a log-probability of -inf and adds nothing.
-        kl = torch.where(known.isneginf(), 0.0, known.exp() * (known - own)).sum(1)
+        own = logits.log_softmax(1)
+        _, kl = beside_reference(own, other)
         return torch.stack([own.gather(1, batch.targets[rows, None])[:, 0], kl], 1)
 
 

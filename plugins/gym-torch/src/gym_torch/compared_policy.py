@@ -24,6 +24,23 @@ def logits_beside(reference: Reference | Scorer | None, batch: Batch) -> Callabl
     return lambda logits, rows: reference.logits(states[rows]).to(logits.dtype)
 
 
+def beside_reference(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a reference says, and KL(reference || policy) of each row, over the tokens that the vocabularies share.
+
+    Args:
+        own: `[rows, vocabulary]`, log-probabilities of the policy.
+        other: `[rows, vocabulary of the reference]`, logits of the reference, which may be more or fewer.
+
+    Returns:
+        Its log-probabilities `[rows, tokens of both]`, and `[rows]` in nats.
+
+    """
+    both = min(own.shape[1], other.shape[1])
+    known = other[:, :both].log_softmax(1)
+    # A token that the reference rules out has a log-probability of -inf and adds nothing.
+    return known, torch.where(known.isneginf(), 0.0, known.exp() * (known - own[:, :both])).sum(1)
+
+
 class ComparedPolicy(Policy[B]):
     """Base of such policies: write `compare`. Whoever assembles the run gives it its `reference`."""
 

@@ -10,20 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from gym_torch.compared_policy import beside_reference
+
 
 def compared(logits: Tensor, reference: Tensor, targets: Tensor) -> Tensor:
     """Return, for each row, log p(target), log p_reference(target) and KL(reference || policy): `[rows, 3]`.
 
     Args:
         logits: `[rows, vocabulary]` of the policy.
-        reference: `[rows, vocabulary]`, logits of the reference.
+        reference: `[rows, vocabulary of the reference]`, logits of the reference.
         targets: `[rows]` int64.
 
     """
-    own, other = logits.log_softmax(1), reference.log_softmax(1)
-    # A token that the reference rules out has a log-probability of -inf and adds nothing.
-    kl = torch.where(other.isneginf(), 0.0, other.exp() * (other - own)).sum(1)
-    return torch.stack([*(each.gather(1, targets[:, None])[:, 0] for each in (own, other)), kl], 1)
+    own = logits.log_softmax(1)
+    known, kl = beside_reference(own, reference)
+    return torch.stack([*(each.gather(1, targets[:, None])[:, 0] for each in (own, known)), kl], 1)
 
 
 def tdpo1(chosen: Tensor, rejected: Tensor, chosen_kl: Tensor, rejected_kl: Tensor, beta: float) -> Tensor:
