@@ -250,6 +250,15 @@ def test_unknown_columns_tell_nothing():
     assert detect([{"x": 1}]) is None
 
 
+@pytest.mark.parametrize("label", [1, "False", "0"])
+def test_a_label_in_numbers_or_words_is_a_judgement_where_judgements_are_wanted(label):
+    """Tables and CSV files have no booleans; what learns from conversations may have such a column for anything."""
+    row = {"prompt": "a", "completion": "b", "label": label}
+    found = detect([row], "feedback")
+    assert isinstance(found, Feedback) and found.build().convert(row).desirable is (label == 1)
+    assert isinstance(detect([row], "conversation"), Alpaca)
+
+
 def test_a_pair_has_one_prompt_and_two_answers():
     pair = Preference().build().convert({"prompt": "a", "chosen": "b", "rejected": "c"})
     assert (contents(pair.prompt), pair.chosen.answer, pair.rejected.answer) == ([("user", "a")], "b", "c")

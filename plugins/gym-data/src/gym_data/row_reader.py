@@ -247,7 +247,7 @@ class Reader:
         if not first:
             raise DataError("the dataset holds no rows", where=opened.name)
         columns = list(dict.fromkeys(column for row in first for column in row))
-        found = Text() if self.shape == "text" and "text" in columns else detect(first)
+        found = Text() if self.shape == "text" and "text" in columns else detect(first, self.shape)
         if found is None and self.shape == "prompt":
             found = detect_prompt(first, answered=False)
         if found is None:

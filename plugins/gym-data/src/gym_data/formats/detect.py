@@ -25,8 +25,11 @@ QUERIES, SYSTEMS = ("input", "context"), ("system", "system_prompt")
 LABELS = ("label", "kto_tag")
 
 
-def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
-    """Return the format that the columns of the first rows have; None when they have none that is known."""
+def detect(rows: Sequence[Mapping[str, Any]], shape: str = "") -> Format | None:
+    """Return the format that the columns of the first rows have; None when they have none that is known.
+
+    Where rows of the shape `feedback` are wanted, a label is a judgement however it is written: numbers, or words as in CSV.
+    """
     columns = {name for row in rows for name in row}
     if {"chosen", "rejected"} <= columns:
         return Preference()
@@ -35,7 +38,8 @@ def detect(rows: Sequence[Mapping[str, Any]]) -> Format | None:
     if {"completions", "labels"} <= columns and any(isinstance(row.get("labels"), list) for row in rows):
         return Stepwise()
     for label in LABELS:
-        if any(isinstance(row.get(label), bool) for row in rows) and detect_prompt(rows):
+        judged = label in columns if shape == "feedback" else any(isinstance(row.get(label), bool) for row in rows)
+        if judged and detect_prompt(rows):
             return Feedback(label=label)
     prompt = detect_prompt(rows)
     if prompt is not None:
