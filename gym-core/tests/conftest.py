@@ -111,6 +111,7 @@ class Trainer:
     def __init__(self, config, run, model):
         self.config, self.run, self.model = config, run, model
     def train(self):
+        print("words of a package")
         path = self.run.output / "model"
         path.mkdir(exist_ok=True)
         (path / "words.txt").write_text(f"{self.model} {self.config.strength}")

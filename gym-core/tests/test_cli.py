@@ -158,6 +158,7 @@ def test_train_and_validate(site, recipe, tmp_path):
     assert gym(site, "validate", path).returncode == 0
     done = gym(site, "train", path, "--json")
     assert json.loads(done.stdout)["artifact"]["path"] == str(tmp_path / "out" / "model")
+    assert "words of a package" in done.stderr  # and not in the way of who reads the answer
     assert "finished already" in gym(site, "train", path).stdout
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -36,7 +38,8 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
     code = strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json]) if strategy else None
     if code is not None:
         return code
-    outcome = execute(loaded)
+    with redirect_stdout(sys.stderr):  # packages that the run uses may print; what the command answers stands alone
+        outcome = execute(loaded)
     if outcome.quiet:
         return errors.OK
     if as_json:
