@@ -11,6 +11,7 @@ import pytest
 from gym_torch_bench import Crash, Event, Memory, NextToken, make_run, metrics, same, samples, state, train, weights
 
 from gym_core import GymError, RecipeError
+from gym_core.record import RunRecord
 from gym_torch.source import Dataset
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "log_every": 1, "max_steps": 10, "keep_last": 9}
@@ -149,6 +150,26 @@ def test_the_best_checkpoint_is_kept_and_survives_resume(model_path: Path, tmp_p
         report = json.loads((tmp_path / name / "run.json").read_text())["training"]
         assert report["best"] == {"step": best, "eval_loss": losses[best]}
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_the_best_is_named_though_the_run_was_killed_before_it_said_so(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of the last step is there then, and is not written again."""
+    settings = SETTINGS | {"eval_every": 2, "keep_best": True, "max_steps": 4, "learning_rate": 1e-3}
+    data, update = Memory(held_out=6), RunRecord.update
+
+    def killed(record: RunRecord, **values: object) -> None:
+        if values.get("best_checkpoint") == "step-00000004":
+            raise Crash
+        update(record, **values)
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(RunRecord, "update", killed)
+        train(make_run(model_path, tmp_path, data, **settings))
+    assert json.loads((tmp_path / "run.json").read_text())["best_checkpoint"] == "step-00000002"
+    train(make_run(model_path, tmp_path, data, **settings))
+    assert json.loads((tmp_path / "run.json").read_text())["best_checkpoint"] == "step-00000004"
 
 
 def test_keeping_the_best_needs_evaluations(model_path: Path, tmp_path: Path) -> None:

@@ -65,8 +65,11 @@ class Results:
 
         with job.spread.whole(self.policy):
             self.run.ranks.agree(lambda: self.checkpoints.save(job.progress.step, write, best).name)
-        if best not in (None, -1):
-            self.run.record.update(best_checkpoint=f"{PREFIX}{best:08d}")
+        self._name_best(job)
+
+    def _name_best(self, job: Job) -> None:
+        if keeps_best(job.train) and job.progress.best_step != -1:
+            self.run.record.update(best_checkpoint=f"{PREFIX}{job.progress.best_step:08d}")
 
     def keep(self, job: Job) -> Artifact:
         """Write what was made to `output/model`, all or nothing: the last step, or the best where that is asked for.
@@ -74,6 +77,8 @@ class Results:
         Raises GymError where the checkpoint of the best is gone.
         """
         self.run.ranks.at("")
+        # An evaluation that a signal broke off after the last step is made up for when its checkpoint is there already.
+        self._name_best(job)
         best = job.train.load_best_model_at_end and job.progress.best_step not in (-1, job.progress.step)
         weights = nullcontext() if best else job.optimizer_config.evaluation_weights(job.optimizer)
         with weights, job.spread.whole(self.policy):
