@@ -31,7 +31,9 @@ from gym_adapters import (
     VeRA,
 )
 from gym_adapters.multi_adapter import MultiAdapter
+from gym_adapters.target_modules import within
 from gym_core import GymError
+from gym_testkit import families
 from gym_testkit.architectures import SHAPE
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.kinds import Adapter
@@ -140,12 +142,33 @@ def test_what_peft_misreads_is_opened_merged_and_stacked_here(
     assert torch.equal(both.model(tokens).logits, wanted)
 
 
-def test_layers_that_peft_knows_to_be_read_past_it_are_named() -> None:
-    options = {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 1}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("nemotron_h", **SHAPE, **options))
-    with pytest.raises(GymError, match="'out_proj' is incompatible") as caught:
-        LoRA(rank=2).build(model=model, seed=0)
-    assert caught.value.problems[0].key == "adapter.target_modules"
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("mamba", "x_proj,dt_proj,out_proj"),
+        ("jamba", "dt_proj"),
+        ("granitemoehybrid", "mamba.out_proj"),
+        ("gemma3n_text", "correction_coefs"),
+        ("longcat_flash", "classifier"),
+        ("llama4_text", "router"),
+        ("phimoe", "router"),
+        ("deepseek_v4", "o_a_proj"),
+    ],
+)
+def test_layers_beside_which_an_update_would_be_lost_are_left_out_and_refused_by_name(name: str, lost: str) -> None:
+    built = LoRA(rank=2).build(model=families.build(name), seed=0)
+    assert built.state()
+    assert not any(within(path, each) for path in built.state() for each in lost.split(","))
+    tokens = torch.arange(3, 27).view(2, 12)
+    built.model(tokens).logits.sum().backward()  # a router in a layer's place would fail here
+    for each in lost.split(","):
+        with pytest.raises(GymError, match="an update beside it would be lost") as caught:
+            LoRA(rank=2, target_modules=each).build(model=families.build(name), seed=0)
+        assert caught.value.problems[0].key == "adapter.target_modules"
+
+
+def test_a_linear_layer_with_a_forward_pass_of_its_own_is_one() -> None:
+    assert "dense" in {path.rpartition(".")[2] for path in adapted(LoRA(rank=2), families.build("falcon"))}
 
 
 def test_the_layers_of_gpt2_are_taken_by_lora_and_refused_by_name_elsewhere() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_adapters.config.base import PeftOptions, split
+from gym_adapters.fitting_layers import require_layers, unfit_layers
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact, check_beside
 from gym_adapters.target_modules import ends, require
 from gym_core import Artifact, GymError
@@ -43,14 +44,12 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
     def __init__(self, config: Options, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the layers into `model`, in place; `seed` alone determines their first values.
 
-        Raises:
-            GymError: a module to adapt is not in the model.
-
+        Raises GymError where a module to adapt is not in the model, or an update beside it would be lost.
         """
         self.config = config
         modules, extra = split(config.target_modules), split(config.modules_to_save)
         fitting = self.matching(model)
-        require(() if modules == ("all",) else modules, fitting, "adapter.target_modules")
+        require_layers(() if modules == ("all",) else modules, fitting, model)
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.modules_to_save")
         targets = self.all_modules(model) if modules == ("all",) else ends(modules, fitting)
         options = self.peft_config(targets, list(extra) or None)
@@ -58,11 +57,9 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
             torch.manual_seed(seed)
             try:
                 self.peft_model = PeftModel(modules, options)
-            except ValueError as error:  # of layers that peft knows to be read past it
+            except ValueError as error:  # of layers that peft cannot change
                 why = f"peft: {' '.join(str(error).split())}"
-                raise GymError(
-                    why, key="adapter.target_modules", fix="name other layers, such as target_modules: self_attn"
-                ) from error
+                raise GymError(why, key="adapter.target_modules", fix="name other layers") from error
         # The layers now sit inside the model itself, so whatever works on a transformers model works on this one.
         self.model: PreTrainedModel = model
         for weight in self.model.parameters():
@@ -76,8 +73,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         """
 
     def matching(self, model: PreTrainedModel) -> list[str]:
-        """Return the paths of what `target_modules` may name. Default: what is of a kind in `target_types`."""
-        return [name for name, module in model.named_modules() if isinstance(module, self.target_types)]
+        """Return the paths of what `target_modules` may name. Default: what is of a kind in `target_types`, and is called."""
+        unfit = unfit_layers(model)
+        found = [name for name, each in model.named_modules() if isinstance(each, self.target_types)]
+        return [name for name in found if name not in unfit]
 
     def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return what `target_modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.
@@ -85,11 +84,11 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         peft's own `all-linear` would take routers and experts of some mixtures too, and experts with twice the rank. What takes
         weights apart leaves out gates of one output, as a shared expert has, for they have no rank but one.
         """
-        head = model.get_output_embeddings()
+        head, layers = model.get_output_embeddings(), {name: model.get_submodule(name) for name in self.matching(model)}
         found = [
             name
-            for name, layer in model.named_modules()
-            if isinstance(layer, self.target_types) and not isinstance(layer, nn.Embedding) and layer is not head
+            for name, layer in layers.items()
+            if not isinstance(layer, nn.Embedding) and layer is not head
             if not (self.starts_from_weights and isinstance(layer, nn.Linear) and layer.out_features == 1)
         ]
         if not found:

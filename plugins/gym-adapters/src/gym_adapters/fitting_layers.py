@@ -1,0 +1,82 @@
+"""Which layers of a model an update beside them changes, and which ones a model uses in a way that knows nothing of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from gym_adapters.target_modules import require, within
+from gym_core import GymError
+
+KEY = "adapter.target_modules"
+#: A method that computes with the weight of a layer; what it asks of the weight besides, or sets, is no use of it.
+USE = re.compile(
+    r"(?<!isinstance\()\bself\.(\w+)\.weight\b(?!\[|\.(?:dtype|device|shape|size|data|requires_grad)\b|\s*=[^=])"
+)
+
+
+def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
+    """Return the paths of layers beside which an update would change nothing, or the wrong thing, and why.
+
+    A state space of Mamba hands the weights of its projections to kernels, and so does not call the layers; which of them it does
+    call may depend on the device. Routers of some mixtures are linear layers that return a choice.
+    """
+    own = {type(module).__module__ for module in model.modules() if isinstance(module, PreTrainedModel)}
+    found, products = dict[str, str](), dict[type[nn.Module], bool]()
+    for path, module in model.named_modules():
+        start = f"{path}." if path else ""
+        for name, layer in module.named_children():
+            if name in _used(type(module)):
+                found[start + name] = (
+                    f"{type(module).__name__} computes with the weight of `{name}` and does not call it"
+                )
+            elif type(layer).__module__ in own and isinstance(layer, nn.Linear):
+                if type(layer) not in products:
+                    products[type(layer)] = _is_product(layer)
+                if not products[type(layer)]:
+                    found[start + name] = f"`{name}` is a {type(layer).__name__}, which is no plain product"
+    return found
+
+
+def require_layers(names: Iterable[str], fitting: list[str], model: PreTrainedModel) -> None:
+    """Raise GymError for a name in none of the `fitting` paths, which says what is there instead."""
+    wanted, unfit = list(names), unfit_layers(model)
+    for name in wanted:
+        if not any(within(path, name) for path in fitting):
+            for path, why in unfit.items():
+                if within(path, name):
+                    raise GymError(f"{why}: an update beside it would be lost", key=KEY, fix="name others, or all")
+    require(wanted, fitting, KEY)
+
+
+@cache
+def _used(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names of the layers whose weights the methods of a class compute with."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if issubclass(base, nn.Module) and base not in (nn.Module, PreTrainedModel):
+            try:
+                found |= {*USE.findall(inspect.getsource(base))}
+            except (OSError, TypeError):  # a class without a file
+                continue
+    return frozenset(found)
+
+
+@torch.no_grad()
+def _is_product(layer: nn.Linear) -> bool:
+    """Whether a layer with a forward pass of its own gives what a linear one would."""
+    given = layer.weight.new_ones(1, layer.in_features)
+    wanted = functional.linear(given, layer.weight, layer.bias)
+    try:
+        found = layer(given)
+    except (RuntimeError, ValueError, TypeError, IndexError):  # it takes inputs of another shape
+        return False
+    same = isinstance(found, torch.Tensor) and found.shape == wanted.shape
+    return same and (found.is_meta or torch.allclose(found, wanted, rtol=1e-2, atol=1e-3))
