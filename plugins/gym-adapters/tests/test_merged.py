@@ -13,8 +13,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, TrainableTokens, VeRA
+from gym_adapters import BOFT, IA3, OFT, LNTuning, LoHa, LoKr, LongLoRA, LoRA, TrainableTokens, VeRA
 from gym_core import GymError
+from gym_testkit import families
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import AdaptedModel
@@ -192,3 +193,13 @@ def test_a_folder_holds_what_peft_writes_but_for_its_empty_card(name: str, bench
         options["target_modules"] = sorted(options["target_modules"] or ())
     assert said | {"base_model_name_or_path": None} == meant | {"base_model_name_or_path": None}
     assert said["base_model_name_or_path"] == "base"
+
+
+@torch.no_grad()
+def test_a_model_merges_whose_configuration_says_nothing_of_ties() -> None:
+    adapted = LoRA(rank=2).build(model=families.build("inkling_text"), seed=0)
+    for weight in adapted.state().values():
+        weight.add_(0.05)
+    tokens = torch.arange(3, 27).view(2, 12)
+    wanted = adapted.model.eval()(tokens).logits
+    torch.testing.assert_close(adapted.merged()(tokens).logits, wanted, atol=1e-4, rtol=1e-4)

@@ -171,7 +171,8 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
                 check_floating(name, layer.get_base_layer(), "merged into")
         config = copy.deepcopy(self.model.config)
         ends = (self.model.get_output_embeddings(), self.model.get_input_embeddings())
-        if config.tie_word_embeddings and any(isinstance(end, CHANGED) for end in ends):
+        tied = config.to_dict().get("tie_word_embeddings")  # some configurations do not have it
+        if tied and any(isinstance(end, CHANGED) for end in ends):
             config.tie_word_embeddings = False
         return Plain(config, self._weights(outermost))
 
