@@ -162,9 +162,10 @@ def test_layers_beside_which_an_update_would_be_lost_are_left_out_and_refused_by
     tokens = torch.arange(3, 27).view(2, 12)
     built.model(tokens).logits.sum().backward()  # a router in a layer's place would fail here
     for each in lost.split(","):
-        with pytest.raises(GymError, match="an update beside it would be lost") as caught:
-            LoRA(rank=2, target_modules=each).build(model=families.build(name), seed=0)
-        assert caught.value.problems[0].key == "adapter.target_modules"
+        for config in (LoRA(rank=2, target_modules=each), BOFT(block_size=2, target_modules=each)):
+            with pytest.raises(GymError, match="an update beside it would be lost") as caught:
+                config.build(model=families.build(name), seed=0)
+            assert caught.value.problems[0].key == "adapter.target_modules"
 
 
 def test_a_linear_layer_with_a_forward_pass_of_its_own_is_one() -> None:

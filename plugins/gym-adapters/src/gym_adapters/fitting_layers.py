@@ -33,7 +33,7 @@ def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
         for name, layer in module.named_children():
-            if name in _used(type(module)):
+            if name in _used(module.__class__):
                 found[start + name] = (
                     f"{type(module).__name__} computes with the weight of `{name}` and does not call it"
                 )

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from gym_adapters.config.base import split
 from gym_adapters.config.boft import BOFT
+from gym_adapters.fitting_layers import require_layers, unfit_layers
 from gym_adapters.forward_hook_base import Handle, HookAdapter
 from gym_adapters.peft_base import check_floating
-from gym_adapters.target_modules import require, within
+from gym_adapters.target_modules import within
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
 
@@ -26,8 +27,10 @@ class BOFTAdapter(HookAdapter[BOFT]):
     def add_parameters(self) -> None:
         """Register `boft_R` `[factors, blocks, block, block]` and `boft_s` `[outputs, 1]` on each layer."""
         config, modules = self.config, split(self.config.target_modules)
+        unfit = unfit_layers(self.model)
         linear = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, nn.Linear)}
-        require(() if modules == ("all",) else modules, linear, "adapter.target_modules")
+        linear = {name: layer for name, layer in linear.items() if name not in unfit}
+        require_layers(() if modules == ("all",) else modules, [*linear], self.model)
         head = self.model.get_output_embeddings()
         self._names = [
             name

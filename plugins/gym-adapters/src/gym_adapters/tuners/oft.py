@@ -40,7 +40,7 @@ class OFTAdapter(PeftAdapter[OFT]):
         size = config.rank or config.effective_block_size or 0
         modules = split(config.target_modules)
         head = model.get_output_embeddings()
-        for name, layer in model.named_modules():
+        for name, layer in ((name, model.get_submodule(name)) for name in self.matching(model)):
             chosen = modules == ("all",) or any(within(name, module) for module in modules)
             if isinstance(layer, nn.Linear) and layer is not head and chosen and layer.in_features % size:
                 what = f"{size} blocks" if config.rank else f"blocks of {size}"
