@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from gym_core import DataError, cache_dir
 from gym_core.files import replacing
 from gym_data.location import locate
+from gym_data.provenance import maker
 
 MODEL = ("path", "revision", "add_tokens", "add_special_tokens")
 """Options of a model of a recipe that say where its tokenizer lies, and what it has beside."""
@@ -34,7 +36,8 @@ def with_tokens(folder: Path, plain: Sequence[str], special: Sequence[str]) -> P
     if not plain and not special:
         return folder
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir())]
-    said = [str(folder.resolve()), list(plain), list(special), files]
+    made_by = [maker("gym_data"), *(version(each) for each in ("transformers", "tokenizers") if find_spec(each))]
+    said = [str(folder.resolve()), list(plain), list(special), files, made_by]
     made = cache_dir() / "tokenizers" / hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
     if made.is_dir():
         return made

@@ -29,9 +29,7 @@ class Layer:
         """Take a module, its place in the model, and the names in the model of each weight that it computes with itself."""
         self.module, self.place, self.names = module, place, names
         self.in_rows = True  #: whether its inputs are those of one row of a batch after another, and can be told apart
-        self.together = (
-            True  #: the same, also where they come with a cache: whether rows of several tenants are decoded together
-        )
+        self.together = True  #: the same, also with a cache: whether rows of several tenants are decoded together
         self.own: Callable[..., Any] = module.forward
         self._before = {key: value for key, value in vars(module).items() if key == "forward"}
         module.forward = self

@@ -30,9 +30,8 @@ class Tenant:
     turned: frozenset[str]  #: weights whose packed matrix is the transposed one
     biases: Mapping[str, Record] = field(default_factory=dict)  #: by name, of those that products with their matrix add
     outputs: Mapping[str, int] = field(default_factory=dict)  #: rows of weights that have other rows than the base's
-    apart: str = (
-        ""  #: a module that it changed and that computes for one tenant at a time; empty: it shares every batch
-    )
+    apart: str = ""
+    """A module that it changed and that computes for one tenant at a time; empty where it shares every batch."""
 
     def own(self, names: Sequence[str]) -> str:
         """Return under which of the names of a weight the delta has it: the first that it knows; empty where it knows none.
