@@ -22,9 +22,8 @@ class Lanes:
         """Begin without lanes; see `gym_torch.generation.decoding.Decoding` for the arguments."""
         self._around, self._prefixes = around, prefixes
         self._shared: WeakKeyDictionary[object, Lane] = WeakKeyDictionary()
-        self._own: WeakValueDictionary[Hashable, Lane] = (
-            WeakValueDictionary()
-        )  # gone, memory included, with their last job
+        #: Gone, memory included, with their last job.
+        self._own: WeakValueDictionary[Hashable, Lane] = WeakValueDictionary()
         self._turn = threading.Lock()  # requests are prepared side by side, and a model has one lane
 
     def of(self, home: object, model: PreTrainedModel, longest: int, alone: Hashable = None) -> Lane:

@@ -109,10 +109,8 @@ def built_alone(
             key="model",
             fix="declare `empty` on it: docs/kinds.md says what that is",
         )
-    if device.type == "cpu":
-        device = torch.device(
-            "cpu"
-        )  # in one of several processes it has a number, which results of operations have not
+    # In one of several processes a CPU has a number, which results of operations have not.
+    device = torch.device("cpu") if device.type == "cpu" else device
     loaded: LoadedModel = load_object(backend.empty)(
         backend, precision=precision, samples=longest(recipe), device=device
     )
