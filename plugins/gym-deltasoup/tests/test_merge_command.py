@@ -6,11 +6,14 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import click
 import merge_oracles as oracles
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -82,6 +85,98 @@ def test_weights_and_densities_of_inputs_are_used_and_recorded(recipe, bench):
         change = (made[name] - weight).flatten().double().numpy()
         wanted = oracles.ties(x, weights=[0.7, 1.0], densities=[0.5, 1.0])
         assert abs(change - wanted).max() < 1e-6, name
+
+
+def deep(name: str, said) -> float:
+    """Evaluate a value as mergekit states it, for a model of three layers."""
+    if isinstance(said, dict):
+        said = next(value for part, value in said.items() if part == "*" or part in name)
+    layer = re.search(r"layers\.(\d)", name)
+    depth = int(layer[1]) / 2 if layer else 0.0 if "embed" in name else 1.0
+    return float(np.interp(depth * (np.size(said) - 1), range(np.size(said)), np.atleast_1d(said)))
+
+
+@pytest.fixture
+def deep_models(bench) -> list[Path]:
+    """Return a base of three layers with an untied head, and two models of it."""
+    base = bench.model()
+    weights = load_file(base / "model.safetensors")
+    weights = {
+        name.replace("layers.0.", f"layers.{n}."): each.clone() for name, each in weights.items() for n in range(3)
+    }
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    config = json.loads((base / "config.json").read_text())
+    paths = []
+    for seed in range(3):
+        path = shutil.copytree(base, bench.root / f"deep-{seed}")
+        draw = torch.Generator().manual_seed(seed)
+        moved = {name: each + 0.1 * torch.randn(each.shape, generator=draw) for name, each in sorted(weights.items())}
+        save_file(moved, path / "model.safetensors", {"format": "pt"})
+        told = {**config, "num_hidden_layers": 3, "tie_word_embeddings": False, "layer_types": None}
+        (path / "config.json").write_text(json.dumps(told))
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("merger", "weight", "density", "oracle"),
+    [
+        ("{name: slerp, t: [0, 0.5, 0.2, 1]}", None, None, lambda x, w, d, t: oracles.slerp(x, t=t([0, 0.5, 0.2, 1]))),
+        (
+            '{name: slerp, t: {self_attn: [0, 1], mlp: [1, 0], "*": 0.5}}',
+            None,
+            None,
+            lambda x, w, d, t: oracles.slerp(x, t=t({"self_attn": [0, 1], "mlp": [1, 0], "*": 0.5})),
+        ),
+        ("{name: task_arithmetic, scale: 1}", [1, 0.2], None, lambda x, w, d, t: w * x[0] + x[1]),
+        ("weighted_mean", {"norm": 3, "*": [1, 2]}, None, lambda x, w, d, t: (w * x[0] + x[1]) / (w + 1)),
+        (
+            "{name: ties, scope: tensor, density: 0.6}",
+            [0.5, 2],
+            {"mlp": [1, 0.2], "*": 0.4},
+            lambda x, w, d, t: oracles.ties(x, weights=[w, 1.0], densities=[d, 0.6]),
+        ),
+        (
+            "{name: breadcrumbs, bottom: 0.5, top: 0.125}",
+            [0.5, 2],
+            [0.75, 0.25],
+            lambda x, w, d, t: oracles.breadcrumbs(x, top=0.125, weights=[w, 1.0], densities=[d, 0.375]),
+        ),
+    ],
+    ids=["slerp", "slerp by name", "task_arithmetic", "weighted_mean", "ties", "breadcrumbs"],
+)
+def test_values_change_with_the_layer(deep_models, tmp_path, merger, weight, density, oracle):
+    base, *models = deep_models
+    told = {key: said for key, said in (("weight", weight), ("density", density)) if said is not None}
+    inputs = [{"path": str(models[0]), **told}, {"path": str(models[1])}]
+    recipe = tmp_path / "merge.yaml"
+    recipe.write_text(f"merger: {merger}\nbase: {base}\noutput: {tmp_path}/made\ninputs: {json.dumps(inputs)}\n")
+    CliRunner().invoke(merge, [str(recipe)], catch_exceptions=False)
+    first, made, *others = (load_file(path / "model.safetensors") for path in (base, tmp_path / "made", *models))
+    for name, before in first.items():
+        x = torch.stack([(other[name] - before).flatten() for other in others]).double().numpy()
+        wanted = oracle(x, deep(name, weight or 1), deep(name, density or 1), partial(deep, name))
+        change = (made[name] - before).flatten().double().numpy()
+        assert abs(change - wanted).max() < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    ("merger", "density", "match"),
+    [
+        ("{name: slerp, t: {mlp: 0.5}}", None, r"no part of \S+ is named, only mlp[^*]*\*"),
+        ("{name: slerp, t: [0, 2]}", None, "less than or equal to 1"),
+        ("{name: slerp, t: []}", None, "at least 1 item"),
+        ("ties", [0.1, 1], "scope: tensor"),
+        ("ties", [0.1, 0], "greater than 0"),
+    ],
+)
+def test_values_by_layer_that_do_not_suit_are_refused(deep_models, tmp_path, merger, density, match):
+    base, *models = deep_models
+    said = [{"path": str(path), **({"density": density} if density else {})} for path in models]
+    recipe = tmp_path / "merge.yaml"
+    recipe.write_text(f"merger: {merger}\nbase: {base}\noutput: {tmp_path}/made\ninputs: {json.dumps(said)}\n")
+    with pytest.raises(GymError, match=match):
+        CliRunner().invoke(merge, [str(recipe)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

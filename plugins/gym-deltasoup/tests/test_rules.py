@@ -13,6 +13,7 @@ from scipy.stats import trim_mean
 import gym_deltasoup as soup
 from gym_core import GymError
 from gym_deltasoup import merge_vectors
+from gym_deltasoup.config.by_layer import values_of
 from gym_deltasoup.merging.drawn import uniform
 from gym_deltasoup.merging.sketch import WIDTH, cosines, sketches
 from gym_deltasoup.merging.updates import Vectors
@@ -245,6 +246,18 @@ def test_weights_and_densities_that_do_not_suit_are_refused(merger, given, match
     with pytest.raises(GymError, match=match):
         merge_vectors(merger, torch.ones(2, 40), **given)
     assert merge_vectors(soup.DELLA(drop_rate=0.1), torch.ones(2, 4), densities=[0.9, None]).vector.isfinite().all()
+
+
+def test_how_deep_a_weight_lies_is_seen_from_its_name():
+    told = {
+        "transformer.wte.weight": 0, "transformer.h.0.ln_1.weight": 0, "transformer.h.1.ln_1.weight": 0.5,
+        "transformer.h.2.ln_1.weight": 1, "transformer.ln_f.weight": 1, "embed_out.weight": 1, "vision.blocks.4.mlp.0": 1,
+        "vision.blocks.3.mlp.9": 0.75,
+    }  # fmt: skip
+    assert values_of([0, 1], [*told], "t") == [*told.values()]
+    assert values_of({"ln_1": [1, 0, 1], "*": 4}, ["h.0.ln_1", "h.4.ln_1", "h.1.ln_1", "wte"], "t") == [1, 1, 0.5, 4]
+    with pytest.raises(GymError, match="vector have no number"):
+        merge_vectors(soup.SLERP(t=(0, 1)), torch.ones(2, 3))
 
 
 def test_draws_belong_to_a_place():

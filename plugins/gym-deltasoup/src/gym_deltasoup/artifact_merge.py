@@ -16,6 +16,7 @@ from gym_core.files import remove
 from gym_core.record import plain
 from gym_data.location import locate
 from gym_deltasoup.card import card
+from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.kinds import Merger, name_of
 from gym_deltasoup.merging.rule import weighted
 from gym_deltasoup.merging.updates import CHUNK, Updates
@@ -93,9 +94,9 @@ def merge_artifacts(
         given = sorted(given, key=lambda each: each.name)
     names = [each.name for each in given]
     check_names(names)
-    said = [each.weight for each in given]
-    weights = None if all(each is None for each in said) else [1.0 if each is None else each for each in said]
-    shares, densities = weights_of(merger, weights), densities_of(merger, [each.density for each in given])
+    weights, densities = [each.weight for each in given], [each.density for each in given]
+    weights_of(merger, weights, ())  # refused here, before anything is read
+    densities_of(merger, densities, ())
     at = trusted_of(merger, names, trusted)
     found = opened(given, base)
     taken = taken_from_first(found)
@@ -114,8 +115,8 @@ def merge_artifacts(
             names,
             group.shapes,
             has_base=group.has_base,
-            weights=shares,
-            densities=densities,
+            weights=weights_of(merger, weights, [*group.shapes]),
+            densities=densities_of(merger, densities, [*group.shapes]),
             trusted=at,
             score=score,
             most=most,
@@ -163,7 +164,7 @@ def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:
     }
 
 
-def _said(given: Input) -> dict[str, float]:
+def _said(given: Input) -> dict[str, ByLayer[float]]:
     said = {"weight": given.weight, "density": given.density}
     return {key: value for key, value in said.items() if value is not None}
 

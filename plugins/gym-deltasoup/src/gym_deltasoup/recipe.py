@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core.component import Config, Slot
+from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.options_file import read_options
 from gym_deltasoup.kinds import Merger
@@ -21,9 +22,10 @@ class InputOptions(Config):
     """Directory of a run, of a checkpoint, of a model or of an adapter. `model` in mergekit."""
     name: str = ""
     """What the report calls it; by default its path."""
-    weight: Annotated[float | None, Field(allow_inf_nan=False)] = None
-    """Weight, for mergers that take weights; 1 where others have one."""
-    density: Annotated[float | None, Field(gt=0, le=1)] = None
+    weight: ByLayer[float] | None = None
+    """Weight, for mergers that take weights; 1 where others have one. As `density` and `t` of `slerp`, it is a number, or
+    numbers along the layers, or values for weights whose name has a part."""
+    density: ByLayer[Annotated[float, Field(gt=0, le=1)]] | None = None
     """Share of its numbers that stays, for `ties`, `dare`, `della` and `breadcrumbs`; by default that of the merger."""
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
+from gym_deltasoup.config.by_layer import ByLayer, values_of
 from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merging.rule import Plan, planned
-from gym_deltasoup.merging.updates import CHUNK, Changed, Chosen, Updates, Vectors
+from gym_deltasoup.merging.updates import CHUNK, WHOLE, Changed, Chosen, Updates, Vectors
 
 LARGEST = (
     1e12  #: norm from which a vector holds what is no weight, nor a change of one, and whose square is soon no fp32
@@ -93,8 +94,8 @@ def merge_vectors(
         values,
         names,
         has_base=has_base,
-        weights=weights_of(merger, weights),
-        densities=densities_of(merger, densities),
+        weights=weights_of(merger, weights, WHOLE),
+        densities=densities_of(merger, densities, WHOLE),
         trusted=trusted_of(merger, names, trusted),
         evaluate=evaluate,
         most=most,
@@ -182,30 +183,46 @@ def check_names(names: Sequence[str]) -> None:
         raise GymError(f"two inputs are called {twice[0]}", key="inputs", fix="give each contributor one")
 
 
-def weights_of(merger: Merger, weights: Sequence[float] | None) -> Tensor | None:
-    """Return weights as numbers. Raises GymError where the merger does not look at them, or one is not finite."""
-    if weights is None:
+def weights_of(
+    merger: Merger, weights: Sequence[ByLayer[float] | None] | None, tensors: Sequence[str]
+) -> Tensor | None:
+    """Return weights as numbers, 1 where an input has none: fp64 `[inputs, tensors]`; None where no input has any.
+
+    Raises GymError where the merger does not look at them, or one is not finite.
+    """
+    if weights is None or all(each is None for each in weights):
         return None
     if not merger.takes_weights():
         why = f"{name_of(merger)} takes no weights"
         raise GymError(why, key="inputs.weight", fix="leave them out, or use weighted_mean, task_arithmetic or ties")
-    found = torch.tensor(list(weights), dtype=torch.float64)
+    found = _table(weights, 1.0, tensors, "inputs.weight")
     if not found.isfinite().all():
         raise GymError("a weight is not finite", key="inputs.weight")
     return found
 
 
-def densities_of(merger: Merger, densities: Sequence[float | None] | None) -> Tensor | None:
-    """Return densities, NaN where none is given. Raises GymError where the merger looks at none, or one is no share."""
+def densities_of(
+    merger: Merger, densities: Sequence[ByLayer[float] | None] | None, tensors: Sequence[str]
+) -> Tensor | None:
+    """Return densities, NaN where an input has none: fp64 `[inputs, tensors]`; None where no input has any.
+
+    Raises GymError where the merger looks at none, or one is no share.
+    """
     if densities is None or all(each is None for each in densities):
         return None
     if not merger.takes_densities():
         why = f"{name_of(merger)} keeps all numbers of a change, and takes no densities"
         raise GymError(why, key="inputs.density", fix="leave them out, or use ties, dare, della or breadcrumbs")
-    for each in densities:
-        if each is not None and not 0 < each <= 1:
-            raise GymError(f"a density is {each}", key="inputs.density", fix="give a share above 0 and up to 1")
-    return torch.tensor([torch.nan if each is None else each for each in densities], dtype=torch.float64)
+    found = _table(densities, torch.nan, tensors, "inputs.density")
+    odd = found[(found <= 0) | (found > 1)]
+    if len(odd):
+        raise GymError(f"a density is {float(odd[0])}", key="inputs.density", fix="give a share above 0 and up to 1")
+    return found
+
+
+def _table(said: Sequence[ByLayer[float] | None], default: float, tensors: Sequence[str], key: str) -> Tensor:
+    rows = [values_of(default if each is None else each, tensors, key) for each in said]
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(tensors))
 
 
 def trusted_of(merger: Merger, names: Sequence[str], trusted: str | None) -> int | None:

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.config.equivariant import Equivariant
 from gym_deltasoup.kinds import Merger
 
@@ -87,8 +88,9 @@ class SLERP(Merger):
     least_inputs: ClassVar[int] = 2
     most_inputs: ClassVar[int | None] = 2
 
-    t: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How far to go from the first input, 0, to the second, 1."""
+    t: ByLayer[Annotated[float, Field(ge=0, le=1)]] = 0.5
+    """How far to go from the first input, 0, to the second, 1. Numbers along the layers, `[0, 0.5, 1]`, or values for weights
+    whose name has a part, `{self_attn: [0, 1], "*": 0.5}`, where they differ."""
     scope: Scope = "tensor"
     """What has an angle of its own: each tensor, or the whole model."""
 

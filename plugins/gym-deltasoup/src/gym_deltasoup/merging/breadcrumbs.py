@@ -22,8 +22,8 @@ class BreadcrumbsRule(MergeRule):
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
         config = self.config
-        least = magnitudes(updates, lambda size: self._below(updates, size) + 1, config.scope)
-        most = magnitudes(updates, lambda size: size - self._above(updates, size), config.scope)
+        least = magnitudes(updates, lambda size, said: self._below(updates, size, said) + 1, config.scope)
+        most = magnitudes(updates, lambda size, said: size - self._above(updates, size), config.scope)
         of = {tensor: number for number, members in enumerate(updates.scopes(config.scope)) for tensor in members}
 
         def cut(chunk: Chunk) -> Tensor:
@@ -36,12 +36,12 @@ class BreadcrumbsRule(MergeRule):
     def _above(self, updates: Updates, size: int) -> Tensor:
         return torch.full((len(updates.ids),), int(self.config.top * size))
 
-    def _below(self, updates: Updates, size: int) -> Tensor:
+    def _below(self, updates: Updates, size: int, densities: Tensor) -> Tensor:
         """Return how many small numbers of each input are dropped: `[inputs]`. Raises GymError where a density leaves none."""
         top = self.config.top
-        for name, density in zip(updates.ids, updates.densities.tolist(), strict=True):
+        for name, density in zip(updates.ids, densities.tolist(), strict=True):
             if density > 1 - top + 1e-9:
                 why = f"{name} shall keep {density:g} of its numbers, and the largest {top:g} are dropped"
                 raise GymError(why, key="inputs.density", fix=f"give at most {1 - top:g}, or a smaller `top`")
-        said = size - (updates.density(0) * size).long() - self._above(updates, size)
-        return torch.where(updates.densities.isnan(), int(self.config.bottom * size), said)
+        said = size - (densities.nan_to_num(0.0) * size).long() - self._above(updates, size)
+        return torch.where(densities.isnan(), int(self.config.bottom * size), said)

@@ -20,9 +20,10 @@ class DARERule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        rates = updates.drop_rates(self.config.drop_rate)[:, None]
+        of = updates.drop_rates(self.config.drop_rate)
 
         def dropped(chunk: Chunk) -> Tensor:
+            rates = of[:, chunk.tensor, None]
             draws = uniforms(self.config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
             return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
 

@@ -23,13 +23,14 @@ class DELLARule(MergeRule):
         """Return the plan."""
         config = self.config
         mean, half = updates.drop_rates(config.drop_rate), config.epsilon / 2
-        for name, density in zip(updates.ids, updates.densities.tolist(), strict=True):
-            if density <= half or density > 1 - half + 1e-9:
-                why = f"{name} keeps {density:g} of its numbers, and {half:g} more or less is beyond 0 and 1"
+        for name, densities in zip(updates.ids, updates.densities, strict=True):
+            beyond = densities[(densities <= half) | (densities > 1 - half + 1e-9)]
+            if len(beyond):
+                why = f"{name} keeps {beyond[0]:g} of its numbers, and {half:g} more or less is beyond 0 and 1"
                 raise GymError(why, key="inputs.density", fix="give a smaller `epsilon`, or another density")
 
         def dropped(chunk: Chunk) -> Tensor:
-            rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, mean, config.epsilon)
+            rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, mean[:, chunk.tensor], config.epsilon)
             draws = uniforms(config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
             return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
 

@@ -13,8 +13,10 @@ DIGIT = 16  #: bits that are looked at in a pass
 INTEGERS = {torch.float32: (torch.int32, 32), torch.float64: (torch.int64, 64)}
 
 
-def magnitudes(updates: Updates, ranks: Callable[[int], Tensor], scope: str) -> Tensor:
-    """Return the magnitude with rank `ranks(size)` `[inputs]`, 1 the smallest, of each input in each scope: `[inputs, scopes]`.
+def magnitudes(updates: Updates, ranks: Callable[[int, Tensor], Tensor], scope: str) -> Tensor:
+    """Return the magnitude with rank `ranks(size, densities)`, 1 the smallest, of each input in each scope: `[inputs, scopes]`.
+
+    Ranks and densities, NaN where an input has none, are `[inputs]`.
 
     The bits of a positive number order as the number does. Each pass counts the next 16 of them, so memory is that of
     65,536 counts for each input, whatever the size.
@@ -22,7 +24,7 @@ def magnitudes(updates: Updates, ranks: Callable[[int], Tensor], scope: str) -> 
     found = []
     for members in updates.scopes(scope):
         size = sum(updates.spans[number].end - updates.spans[number].begin for number in members)
-        found.append(_ranked(updates, members, ranks(size).clamp(1, size)) if size else None)
+        found.append(_ranked(updates, members, ranks(size, updates.density(members)).clamp(1, size)) if size else None)
     zero = torch.zeros(len(updates.ids))
     return torch.stack([zero if each is None else each for each in found], 1)
 

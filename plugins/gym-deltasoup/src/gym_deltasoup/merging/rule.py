@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,12 @@ def weighted(weights: Tensor, told: Mapping[str, Any] | None = None) -> Plan:
 def by_scope(updates: Updates, scope: str, weights: list[Tensor]) -> Plan:
     """Return the plan to take sums with weights of their own in each of the `Updates.scopes`."""
     of = {tensor: each for members, each in zip(updates.scopes(scope), weights, strict=True) for tensor in members}
-    return Plan(lambda chunk: combined(of[chunk.tensor], chunk.values))
+    return by_tensor([of[tensor] for tensor in range(len(updates.spans))])
+
+
+def by_tensor(weights: Sequence[Tensor], told: Mapping[str, Any] | None = None) -> Plan:
+    """Return the plan to take sums with weights of their own in each tensor: fp64 `[inputs]` each."""
+    return Plan(lambda chunk: combined(weights[chunk.tensor], chunk.values), told=told or {})
 
 
 def after_mixing(rule: Merger, updates: Updates, matrix: Tensor, hostile: int, told: Mapping[str, Any]) -> Plan:

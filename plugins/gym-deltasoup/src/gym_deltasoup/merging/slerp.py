@@ -7,9 +7,10 @@ from math import acos, sin
 import torch
 from torch import Tensor
 
+from gym_deltasoup.config.by_layer import values_of
 from gym_deltasoup.config.dense import SLERP
 from gym_deltasoup.merging.distances import Distances
-from gym_deltasoup.merging.rule import MergeRule, Plan, by_scope
+from gym_deltasoup.merging.rule import MergeRule, Plan, by_tensor
 from gym_deltasoup.merging.updates import Updates
 
 FLAT = 1e-4  #: sine of an angle below which the arc is the line, to more digits than fp32 has
@@ -24,8 +25,11 @@ class SLERPRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        found = updates.distances(self.config.scope)
-        return by_scope(updates, self.config.scope, [arc(each, self.config.t) for each in found])
+        tensors = [span.name for span in updates.spans]
+        scopes = zip(updates.scopes(self.config.scope), updates.distances(self.config.scope), strict=True)
+        of = {tensor: found for members, found in scopes for tensor in members}
+        far = enumerate(values_of(self.config.t, tensors, "merger.t"))
+        return by_tensor([arc(of[tensor], t) for tensor, t in far])
 
 
 def arc(distances: Distances, t: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gym_deltasoup.config.dense import TaskArithmetic
-from gym_deltasoup.merging.rule import MergeRule, Plan, weighted
+from gym_deltasoup.merging.rule import MergeRule, Plan, by_tensor
 from gym_deltasoup.merging.updates import Updates
 
 
@@ -16,4 +16,4 @@ class TaskArithmeticRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        return weighted(self.config.scale * updates.weights)
+        return by_tensor((self.config.scale * updates.weights).unbind(1))

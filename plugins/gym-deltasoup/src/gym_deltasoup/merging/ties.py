@@ -21,15 +21,17 @@ class TIESRule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        scope, density = self.config.scope, updates.density(self.config.density)
+        scope, default = self.config.scope, self.config.density
         weights = shares_of(updates) if self.config.normalize else updates.weights
         # The least magnitude that stays has the rank `size - kept + 1`.
-        least = magnitudes(updates, lambda size: size - (density * size).long().clamp(min=1) + 1, scope)
+        least = magnitudes(
+            updates, lambda size, said: size - (said.nan_to_num(default) * size).long().clamp(min=1) + 1, scope
+        )
         of = {tensor: number for number, members in enumerate(updates.scopes(scope)) for tensor in members}
 
         def combine(chunk: Chunk) -> Tensor:
             kept = torch.where(chunk.values.abs() >= least[:, of[chunk.tensor], None], chunk.values, 0.0)
-            return self.config.scale * elected(kept, weights, self.config.normalize)
+            return self.config.scale * elected(kept, weights[:, chunk.tensor], self.config.normalize)
 
         return Plan(combine)
 

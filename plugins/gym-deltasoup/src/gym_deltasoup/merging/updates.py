@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gym_core import GymError
 from gym_deltasoup.merging.distances import EXACT, Distances, Sums
 
 CHUNK = 2**22  #: numbers of all inputs together that are in memory at a time
 BLOCK = 2**13  #: coordinates that are turned into fp64 at a time, so that they stay in the cache
+WHOLE = ("vector",)  #: names of the tensors of vectors that have no parts
 LEAST = 256  #: coordinates of a chunk, however many inputs there are
 
 
@@ -44,10 +46,10 @@ class Updates(ABC):
         ids: names of the inputs, each once.
         spans: tensors, one behind the other.
         has_base: whether zero is the base, and vectors are what inputs changed in it.
-        weights: of the inputs, fp64 `[inputs]`; 1 where none were given.
+        weights: of the inputs, fp64 `[inputs, tensors]`; 1 where none were given.
         trusted: which input is known to be honest; None where nobody said.
         score: how good the combination with these weights `[inputs]` is, higher being better; None where nobody can say.
-        densities: shares of their numbers that shall stay, fp64 `[inputs]`; NaN where an input did not say.
+        densities: shares of their numbers that shall stay, fp64 `[inputs, tensors]`; NaN where an input did not say.
 
     """
 
@@ -65,7 +67,7 @@ class Updates(ABC):
         self.ids = tuple(ids)
         self.spans = tuple(spans)
         self.has_base = has_base
-        self.weights = torch.ones(len(self.ids), dtype=torch.float64) if weights is None else weights
+        self.weights = torch.ones(len(self.ids), len(self.spans), dtype=torch.float64) if weights is None else weights
         self.trusted = trusted
         self.score = score
         self.densities = torch.full_like(self.weights, torch.nan) if densities is None else densities
@@ -79,12 +81,19 @@ class Updates(ABC):
         """Coordinates of a vector."""
         return self.spans[-1].end if self.spans else 0
 
-    def density(self, default: float) -> Tensor:
-        """Return the share of its numbers that stays of each input, the default where it did not say: fp64 `[inputs]`."""
-        return self.densities.nan_to_num(default)
+    def density(self, members: Sequence[int]) -> Tensor:
+        """Return the share of its numbers that stays of each input, in tensors that are looked at as one: fp64 `[inputs]`.
+
+        It is NaN where an input did not say. Raises GymError where one said different shares of these tensors.
+        """
+        of = self.densities[:, list(members)]
+        if not torch.equal(of.nan_to_num(-1), of[:, :1].nan_to_num(-1).expand_as(of)):
+            why = "a density changes with the layer, and which numbers stay is seen in the whole change"
+            raise GymError(why, key="inputs.density", fix="give one density, or `scope: tensor`")
+        return of[:, 0]
 
     def drop_rates(self, default: float) -> Tensor:
-        """Return the share of its numbers that is dropped of each input, the default where it did not say: fp64 `[inputs]`."""
+        """Return the share of numbers that is dropped of each input, the default where it did not say: `[inputs, tensors]`."""
         return (1 - self.densities).nan_to_num(default)
 
     def scopes(self, scope: str) -> list[list[int]]:
@@ -150,7 +159,7 @@ class Vectors(Updates):
         count, width = values.shape
         score = None if evaluate is None else lambda mixture: evaluate(mixture.to(values.dtype) @ values)
         names = [str(number) for number in range(count)] if ids is None else ids
-        lie = spans or (Span("vector", 0, width, width),)
+        lie = spans or (Span(WHOLE[0], 0, width, width),)
         super().__init__(names, lie, has_base, weights, trusted, score, densities)
         self.values = values
         self.most = most

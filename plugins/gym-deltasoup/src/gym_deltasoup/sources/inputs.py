@@ -13,6 +13,7 @@ from transformers import CONFIG_MAPPING
 
 from gym_core import Artifact, GymError
 from gym_data.location import lasting, locate
+from gym_deltasoup.config.by_layer import ByLayer
 from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
@@ -30,8 +31,8 @@ class Input:
 
     path: Path
     name: str = ""  #: what the report calls it; by default its path
-    weight: float | None = None  #: for mergers that take weights
-    density: float | None = None  #: share of its numbers that stays, for mergers that take one of each input
+    weight: ByLayer[float] | None = None  #: for mergers that take weights
+    density: ByLayer[float] | None = None  #: share of its numbers that stays, for mergers that take one of each input
 
 
 @dataclass(frozen=True)
