@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
 
 import gym_deltasoup as soup
 from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts, merge_vectors
+from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.vectors import change_of, layout
 from gym_testkit.bench import Bench
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
@@ -51,6 +54,34 @@ def test_codes_of_quantized_models_are_no_weights(tmp_path: Path) -> None:
 
 
 LAYER = "model.layers.0.self_attn.q_proj"
+
+
+def test_adapters_of_gpt2_are_those_of_its_layers(tmp_path: Path) -> None:
+    """Its matrices lie turned, `[in, out]`, and an adapter of peft is told of `[out, in]`."""
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+    )
+    base, adapters = tmp_path / "base", [tmp_path / f"adapter-{seed}" for seed in range(3)]
+    model.save_pretrained(base)
+    lora = LoraConfig(r=2, target_modules=["c_attn", "c_proj"], init_lora_weights=False, fan_in_fan_out=True)
+    for path in adapters:
+        get_peft_model(model, lora).save_pretrained(path)
+        model = GPT2LMHeadModel.from_pretrained(base)
+    rules = DeltaSoupConfig(
+        base_model=str(base), folder=str(tmp_path / "soup"), enable_rewards=False, byzantine_threshold=0, rank=6
+    )
+    community = DeltaSoup(rules)
+    for number, path in enumerate(adapters):
+        community.contribute(f"user-{number}", path)
+    merged = community.aggregate()
+    assert len(merged.report["accepted"]) == 3
+    shapes = layout(Base(str(base)), ("*.attn.c_attn.weight", "*.c_proj.weight"), adapter=True)
+    products = [change_of(path, Base(str(base)), shapes, tmp_path / "scratch") for path in adapters]
+    found = change_of(merged.artifact.path, Base(str(base)), shapes, tmp_path / "scratch")
+    torch.testing.assert_close(found, sum(products) / 3)
+    opened = PeftModel.from_pretrained(GPT2LMHeadModel.from_pretrained(base), merged.artifact.path)
+    layer = opened.base_model.model.transformer.h[0].attn.c_attn
+    torch.testing.assert_close(layer.get_delta_weight("default").T.flatten(), found[: 3 * 8 * 8])
 
 
 def adapter(base: Path, into: Path, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from gym_data.location import lasting, locate
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 
+CONV1D_MODELS = ("gpt2", "openai-gpt")  #: of transformers, with layers that keep their matrix as `[in, out]`
+CONV1D = ("c_attn", "c_proj", "c_fc", "q_attn")
 PIECE = 1 << 22  #: numbers that are read at a time
 
 
@@ -28,6 +31,19 @@ class Base:
     def tensors(self) -> Mapping[str, Stored]:
         """All weights, by name."""
         return tensors_of(self.path)
+
+    def matrix(self, layer: str) -> tuple[int, int] | None:
+        """Return `[out, in]` of a linear layer, as adapters have it; None where there is no layer of this name."""
+        stored = self.tensors.get(f"{layer}.weight")
+        if stored is None or len(stored.shape) != 2:
+            return None
+        rows, columns = stored.shape
+        turned = self._type in CONV1D_MODELS and layer.rpartition(".")[2] in CONV1D
+        return (columns, rows) if turned else (rows, columns)
+
+    @cached_property
+    def _type(self) -> str:
+        return str(json.loads((self.path / "config.json").read_text(encoding="utf-8")).get("model_type"))
 
     @cached_property
     def norm(self) -> float:

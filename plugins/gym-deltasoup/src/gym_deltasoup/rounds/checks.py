@@ -85,10 +85,10 @@ def _adapter(tensors: Mapping[str, Stored], details: Mapping[str, Any], base: Ba
     if scale > LARGEST:
         raise Refused(f"it is scaled by {scale:.3g}, too large for a weight")
     for layer in sorted(layers):
-        weight = base.tensors.get(f"{layer}.weight")
-        if weight is None or len(weight.shape) != 2:
+        matrix = base.matrix(layer)
+        if matrix is None:
             raise Refused(f"the base has no linear layer {layer[:100]}")
-        wanted = {"A": (rank, weight.shape[1]), "B": (weight.shape[0], rank)}
+        wanted = {"A": (rank, matrix[1]), "B": (matrix[0], rank)}
         squares = 1.0
         for half, shape in wanted.items():
             stored = tensors.get(f"{PREFIX}{layer}.lora_{half}.weight")

@@ -27,9 +27,10 @@ def layout(base: Base, patterns: Sequence[str], adapter: bool) -> dict[str, tupl
     for name, each in sorted(base.tensors.items()):
         if not each.dtype.is_floating_point or not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
-        if adapter and (len(each.shape) != 2 or not name.endswith(".weight")):
+        matrix = base.matrix(_layer(name)) if name.endswith(".weight") else None
+        if adapter and matrix is None:
             raise GymError(f"{name} is no linear layer, and an adapter is to be made", key="secure_layers")
-        found[_layer(name) if adapter else name] = each.shape
+        found.update({_layer(name): matrix} if adapter and matrix else {name: each.shape})
     if not found:
         raise GymError(f"no weight of the base is called {' or '.join(patterns)}", key="secure_layers")
     return found
