@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from gym_deltasoup.client.client import SoupClient
 from gym_deltasoup.client.contribute import contribute_model
 from gym_deltasoup.client.secure import SecureContribution
 from gym_deltasoup.config.server import ServerLimits, SoupServerConfig
+from gym_deltasoup.ledger.ledger import Ledger
 from gym_deltasoup.ledger.verify import verify
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.reports.table import lines
+from gym_deltasoup.rounds import secure_steps as steps
 from gym_deltasoup.rounds.base import Base
 from gym_deltasoup.rounds.closing import result
 from gym_deltasoup.rounds.secure_steps import standing
@@ -269,3 +272,21 @@ def test_what_would_show_a_member_is_refused(community, loras, base, tmp_path):
     with pytest.raises(GymError, match="which the members of this community do not add up"):
         community.part(NAMES[0], moved, tmp_path / "moved-scratch")
     assert service.community.ledger.contributions(1) == []
+
+
+def test_what_one_member_asks_for_costs_no_more_where_there_are_many(tmp_path, monkeypatch):
+    """Each asks every second, and what it says is written down alone: with a thousand members no step would end in time."""
+    ledger, read = Ledger(tmp_path / "soup"), []
+    with ledger.writing() as rows:
+        for number in range(200):
+            row = (1, f"user-{number:03}", steps.ADVERTISE, json.dumps({"step": {}, "signature": ""}))
+            rows.execute("INSERT INTO secure_said VALUES (?, ?, ?, ?)", row)
+        drawn = steps.draw(rows, 1, 4, ends=1e12)
+        monkeypatch.setattr(steps.json, "loads", lambda text, loads=json.loads: read.append(text) or loads(text))
+        told = steps.told(rows, 1, "user-007")
+        assert (
+            sorted(told["members"]) == sorted(next(names for names in drawn if "user-007" in names)) and len(read) == 5
+        )
+        steps.keep(rows, 1, steps.SHARE, "user-007", dict.fromkeys({*told["members"]} - {"user-007"}, "00"))
+        assert len(read) == 10 and [*map(len, drawn)] == [4] * 50
+    ledger.close()

@@ -73,21 +73,23 @@ def standing(rows: sqlite3.Connection, number: int) -> tuple[str, float]:
     return (ADVERTISE, inf) if found is None else (str(found[0]), float(found[1]))
 
 
-def teams(rows: sqlite3.Connection, number: int) -> list[Team]:
-    """Return the groups of a round, by their numbers; none before they were drawn."""
+def teams(rows: sqlite3.Connection, number: int, member: str | None = None) -> list[Team]:
+    """Return the groups of a round, by their numbers, or that of a member alone; none before they were drawn."""
     drawn = rows.execute("SELECT teams FROM secure_rounds WHERE round = ?", (number,)).fetchone()
-    came = dict(rows.execute("SELECT member, content FROM contributions WHERE round = ?", (number,)))
+    held: list[list[str]] = json.loads("[]" if drawn is None else drawn[0])
+    return [_team(rows, number, sorted(names)) for names in held if member is None or member in names]
+
+
+def _team(rows: sqlite3.Connection, number: int, names: list[str]) -> Team:
+    """Read what these said alone: a round may have thousands of members, who each ask for their group every second."""
+    asked = (number, json.dumps(names))
+    query = "SELECT member, content FROM contributions WHERE round = ? AND member IN (SELECT value FROM json_each(?))"
+    came = dict(rows.execute(f"{query} ORDER BY member", asked))
     said: dict[str, dict[str, Any]] = {ADVERTISE: {}, SHARE: {}, CONFIRM: {}, REVEAL: {}}
-    for member, step, text in rows.execute("SELECT member, step, said FROM secure_said WHERE round = ?", (number,)):
+    query = "SELECT member, step, said FROM secure_said WHERE round = ? AND member IN (SELECT value FROM json_each(?))"
+    for member, step, text in rows.execute(f"{query} ORDER BY member", asked):
         said[step][member] = json.loads(text)
-
-    def of(names: list[str], held: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: held[name] for name in sorted(names) if name in held}
-
-    return [
-        Team(*(of(names, held) for held in (said[ADVERTISE], said[SHARE], came, said[CONFIRM], said[REVEAL])))
-        for names in json.loads("[]" if drawn is None else drawn[0])
-    ]
+    return Team(said[ADVERTISE], said[SHARE], came, said[CONFIRM], said[REVEAL])
 
 
 def may_send(rows: sqlite3.Connection, given: Contribution, size: int) -> None:
@@ -95,7 +97,7 @@ def may_send(rows: sqlite3.Connection, given: Contribution, size: int) -> None:
     step, _ = standing(rows, given.round)
     if step != MASKED:
         raise Refused(f"round {given.round} is at the step `{step}`", key="round", fix="come to the next")
-    if not any(given.member in team.waits_for(MASKED) for team in teams(rows, given.round)):
+    if not any(given.member in team.waits_for(MASKED) for team in teams(rows, given.round, given.member)):
         raise Refused(f"no numbers of {given.member} are waited for in round {given.round}", key="member")
     if given.size != size:
         raise Refused(f"{given.size:,} bytes, and {size:,} are asked for", key="size")
@@ -114,7 +116,7 @@ def keep(rows: sqlite3.Connection, number: int, step: str, member: str, said: Ma
     if step != ADVERTISE:  # where a member who begins again has other keys
         if held is not None:
             raise Refused(f"{member} sent something else for this step", key="step")
-        team = next((each for each in teams(rows, number) if member in each.waits_for(step)), None)
+        team = next((each for each in teams(rows, number, member) if member in each.waits_for(step)), None)
         if team is None:
             raise Refused(f"nothing of {member} is waited for in this step", key="member")
         _check_names(team, step, member, said)
@@ -169,8 +171,10 @@ def forget(rows: sqlite3.Connection, number: int) -> None:
 def told(rows: sqlite3.Connection, number: int, member: str) -> dict[str, Any]:
     """Return what a member has to know for the step of a round: nothing of others where it takes no part."""
     step, ends = standing(rows, number)
-    found: dict[str, Any] = {"round": number, "step": step, "advertised": member in advertised(rows, number)}
-    team = next((each for each in teams(rows, number) if member in each.advertised), None)
+    query = "SELECT 1 FROM secure_said WHERE round = ? AND member = ? AND step = ?"
+    advertised = rows.execute(query, (number, member, ADVERTISE)).fetchone() is not None
+    found: dict[str, Any] = {"round": number, "step": step, "advertised": advertised}
+    team = next(iter(teams(rows, number, member)), None)
     if team is None:
         return found
     found |= {"ends": ends, "members": team.advertised, "shared": sorted(team.shares), "came": sorted(team.came)}
