@@ -23,7 +23,7 @@ Layout = Mapping[str, tuple[int, ...]]
 
 def layout(base: Base, patterns: Sequence[str], adapter: bool) -> dict[str, tuple[int, ...]]:
     """Return the weights of a base that are added up; for an adapter its layers. Raises GymError where there are none."""
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for name, each in sorted(base.tensors.items()):
         if not each.dtype.is_floating_point or not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
