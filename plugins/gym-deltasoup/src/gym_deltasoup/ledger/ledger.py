@@ -24,6 +24,10 @@ class Round:
     opened: float  #: seconds since 1970
     state: str  #: `open`; `closing` while what was accepted is merged; `closed`
 
+    def is_over(self, now: float, window: float) -> bool:
+        """Return whether it was open so many seconds; also by a clock that was set back so far that it would not end."""
+        return abs(now - self.opened) >= window
+
 
 @dataclass(frozen=True)
 class Member:

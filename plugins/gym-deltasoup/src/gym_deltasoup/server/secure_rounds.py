@@ -64,7 +64,7 @@ class SecureRounds:
             if steps.standing(rows, held.number)[0] != steps.ADVERTISE:
                 return steps.advance(rows, held.number, now, config.secure_seconds) == steps.OVER
             count = len(steps.advertised(rows, held.number))
-            over = now >= held.opened + config.contribution_window
+            over = held.is_over(now, config.contribution_window)
             enough = count >= max(config.min_contributors, config.secure_group)
             if (over and enough) or count >= config.max_contributors:
                 drawn = steps.draw(rows, held.number, config.secure_group, now + config.secure_seconds)

@@ -153,7 +153,7 @@ class Service:
         if self.secure is not None:
             return self.secure.advance()
         count = len(self.community.ledger.contributions(now.number))
-        over = time.time() >= now.opened + self.config.contribution_window
+        over = now.is_over(time.time(), self.config.contribution_window)
         return (over and count >= self.config.min_contributors) or count >= self.config.max_contributors
 
     def _close(self) -> bool:
