@@ -23,12 +23,13 @@ from safetensors.torch import save_file
 from soup_models import LAYER, adapter, tuned
 from soup_storm import CHUNK, manifest_of, post, raw, request, storm
 
-from gym_core import Artifact, GymError, RecipeError
+from gym_core import Artifact, BusyError, GymError, RecipeError
 from gym_deltasoup.client.client import SoupClient
 from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_server
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.ledger.signatures import message, public, signed
 from gym_deltasoup.ledger.verify import verify
+from gym_deltasoup.rounds import secure_steps
 from gym_deltasoup.rounds.closing import result
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.serve import SoupServer
@@ -402,6 +403,42 @@ def test_a_round_that_cannot_end_stops_no_server_and_is_not_judged_again_at_once
     given("bert", 2)
     assert service.tick() == failing and len(asked) > count
     service.close()
+
+
+def test_a_clock_that_was_set_back_makes_no_round_wait_for_years(base, tmp_path, monkeypatch):
+    now, ahead = time.time(), 14 * 365 * 86400
+    monkeypatch.setattr(time, "time", lambda: now + ahead)
+    options = {"folder": str(tmp_path / "soup"), "base_model": str(base), "min_contributors": 1}
+    service = Service(SoupServerConfig(**options, enable_rewards=False))
+    file = file_of(tmp_path / "a")
+    content = hashlib.sha256(file.read_bytes()).hexdigest()
+    service.community.accept(Contribution(1, "anna", content, file.stat().st_size, "adapter", SHAPE), file)
+    assert not service.tick(), "its window is a day"
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert service.tick() and service.community.ledger.round().number == 2
+    with service.community.ledger.writing() as rows:
+        rows.execute('INSERT INTO secure_rounds VALUES (2, \'share\', ?, \'[["a", "b", "c"]]\')', (now + ahead,))
+        for name in "abc":
+            rows.execute("INSERT INTO secure_said VALUES (2, ?, 'advertise', '{}')", (name,))
+        assert secure_steps.advance(rows, 2, now, 300) == "share"
+        assert secure_steps.advance(rows, 2, now + 299, 300) == "share"
+        assert secure_steps.advance(rows, 2, now + 301, 300) != "share"
+    service.close()
+
+
+def test_a_server_that_could_not_begin_holds_nothing(base, tmp_path, running):
+    config = SoupServerConfig(folder=str(tmp_path / "other"), base_model=str(base), port=running.port)
+    with pytest.raises(GymError, match="cannot listen"):
+        SoupServer(config)
+    torn = config.model_copy(
+        update={"port": 0, "certificate": str(tmp_path / "none"), "private_key": str(tmp_path / "none")}
+    )
+    with pytest.raises(GymError, match="certificate"):
+        SoupServer(torn)
+    again = Running(base, tmp_path / "other")
+    with pytest.raises(BusyError, match=r"(?s)folder: is in use by another run.*serve another folder"):
+        SoupServer(config.model_copy(update={"port": 0}))
+    again.stop()
 
 
 def test_members_join_and_contribute_by_command(running, base, tmp_path):

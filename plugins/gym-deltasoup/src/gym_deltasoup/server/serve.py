@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gym_core import GymError
+from gym_core import BusyError, GymError
 from gym_core.outputlock import OutputLock
 from gym_deltasoup.config.server import SoupServerConfig
 from gym_deltasoup.rounds.community import Evaluate
@@ -62,36 +63,21 @@ class SoupServer:
     def __init__(self, config: SoupServerConfig, evaluate: Evaluate | None = None) -> None:
         """Open the community and the socket. Raises GymError or OSError where that cannot be."""
         token = "" if config.token_file is None else _token(Path(config.token_file).expanduser())
-        folder = Path(config.folder).expanduser().absolute() / "server"
-        self._lock = OutputLock(folder)
-        self._lock.__enter__()
-        self.service = Service(config, evaluate)
-        self.app = SoupApp(self.service, config, token)
-        self.socket = _listening(config.host, config.port)
+        folder = Path(config.folder).expanduser().absolute()
+        with ExitStack() as held:  # given back where it cannot begin, so that the same process may try again
+            try:
+                held.enter_context(OutputLock(folder / "server"))
+            except BusyError as error:
+                fix = "stop that server, or serve another folder"
+                raise BusyError(error.problems[0].why, where=str(folder), key="folder", fix=fix) from None
+            self.service = Service(config, evaluate)
+            held.callback(self.service.close)
+            self.app = SoupApp(self.service, config, token)
+            self.socket = held.enter_context(_listening(config.host, config.port))
+            self.server = uvicorn.Server(_options(self.app, config))
+            self._held = held.pop_all()
         self._over = threading.Event()
         self._clock = threading.Thread(target=self._watch, name="rounds", daemon=True)
-        options = uvicorn.Config(
-            self.app.asgi,
-            http=protocol(config.limits.header_seconds),
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            limit_concurrency=config.limits.connections,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=10,
-            h11_max_incomplete_event_size=HEAD_BYTES,
-            ssl_certfile=config.certificate,
-            ssl_keyfile=config.private_key,
-        )
-        try:
-            options.load()  # before anybody is told that it listens
-        except OSError as error:
-            why = f"the certificate or its key cannot be used: {error.strerror or error}"
-            raise GymError(why, where=str(config.certificate), key="certificate", fix="name two files in PEM") from None
-        self.server = uvicorn.Server(options)
 
     @property
     def port(self) -> int:
@@ -113,8 +99,7 @@ class SoupServer:
         finally:
             self._over.set()
             self._clock.join()
-            self.service.close()
-            self._lock.__exit__()
+            self._held.close()
 
     def stop(self) -> None:
         """Ask it to end; requests that are under way are answered."""
@@ -123,6 +108,32 @@ class SoupServer:
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
             self.service.tick()
+
+
+def _options(app: SoupApp, config: SoupServerConfig) -> uvicorn.Config:
+    """Return how uvicorn serves, before anybody is told that it listens. Raises GymError for a certificate that is none."""
+    options = uvicorn.Config(
+        app.asgi,
+        http=protocol(config.limits.header_seconds),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=config.limits.connections,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        ssl_certfile=config.certificate,
+        ssl_keyfile=config.private_key,
+    )
+    try:
+        options.load()
+    except OSError as error:
+        why = f"the certificate or its key cannot be used: {error.strerror or error}"
+        raise GymError(why, where=str(config.certificate), key="certificate", fix="name two files in PEM") from None
+    return options
 
 
 def _listening(host: str, port: int) -> socket.socket:
