@@ -105,6 +105,16 @@ def test_the_ledger_composes_and_refuses_at_the_cap(tmp_path):
     assert again.spent("otto") == before and again.spent("nobody") == 0
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 0.018121419618838824, 1.0, 3.8349645168256865])
+def test_a_release_of_just_the_cap_is_within_it(tmp_path, epsilon):
+    """The noise of an epsilon has that epsilon but for the last digit, which may be larger."""
+    for delta in (1e-5, 1e-8, 0.025002166965852033, 0.00047419488219318617):
+        ledger = PrivacyLedger(tmp_path / f"{delta}.sqlite", delta, cap=epsilon)
+        ledger.spend("round 1", ["anna"], mu_of(epsilon, delta))
+        with pytest.raises(GymError, match="the cap is"):
+            ledger.spend("round 2", ["anna"], 1e-3)
+
+
 def test_threads_do_not_spend_more_than_the_cap_together(tmp_path):
     ledger, refused = PrivacyLedger(tmp_path / "privacy.sqlite", DELTA, cap=1.5), []
 

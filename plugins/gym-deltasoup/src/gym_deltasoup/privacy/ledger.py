@@ -13,6 +13,7 @@ from gym_core import GymError
 from gym_deltasoup.gaussian_mechanism import composed, epsilon_of
 
 WAIT = 60.0  #: seconds that a writer waits for another one
+ROUNDING = 1e-12  #: of an epsilon: a release of just the cap is within it
 LAYOUT = 2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (
@@ -104,7 +105,7 @@ class PrivacyLedger:
             if total not in known:
                 known[total] = self._epsilon(total)
             found[member] = known[total]
-            if found[member] > self.cap or found[member] == inf:
+            if found[member] > self.cap * (1 + ROUNDING) or found[member] == inf:
                 left = self._epsilon(value for name, value in before.items() if name != release)
                 raise GymError(
                     f"{member} has spent an epsilon of {left:.4g}, and would have {found[member]:.4g} after {release}: "
