@@ -18,6 +18,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from gym_core import Artifact, GymError, RecipeError, cli
 from gym_core.errors import FAILED
@@ -179,20 +180,111 @@ def test_values_by_layer_that_do_not_suit_are_refused(deep_models, tmp_path, mer
         CliRunner().invoke(merge, [str(recipe)], catch_exceptions=False)
 
 
+ELECTED = {"density": 1, "normalize": False}
+THEIRS = {
+    "slerp": (
+        "{models: [{model: b}, {model: a}], base_model: a, parameters: {t: [{filter: mlp, value: [1, 0]}, {value: 0.5}]}}",
+        {"merger": {"name": "slerp", "t": {"mlp": [1, 0], "*": 0.5}}, "inputs": ["a", "b"]},
+    ),
+    "linear": (
+        "{models: [{model: a, parameters: {weight: 2}}, {model: b}], parameters: {weight: 1, normalize: true}, dtype: float16}",
+        {
+            "merger": "weighted_mean",
+            "inputs": [{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
+            "dtype": "fp16",
+        },
+    ),
+    "ties": (
+        (
+            "{models: [a, {model: b, parameters: {density: [1, 0.1], weight: 1}}, {model: c, parameters: {weight: 2}}], "
+            "base_model: a, dtype: float32, out_dtype: bfloat16}"
+        ),
+        {
+            "merger": {"name": "ties", "density": 1, "scope": "tensor"},
+            "inputs": [{"path": "b", "weight": 1, "density": [1, 0.1]}, {"path": "c", "weight": 2, "density": 1}],
+            "base": "a",
+            "dtype": "bf16",
+        },
+    ),
+    "dare_ties": (
+        "{models: [{model: b, parameters: {weight: 1, density: 0.5}}], base_model: a, parameters: {int8_mask: true}}",
+        {
+            "merger": {"name": "dare", "rule": {"name": "ties", **ELECTED}},
+            "inputs": [{"path": "b", "weight": 1, "density": 0.5}],
+            "base": "a",
+        },
+    ),
+    "della_linear": (
+        "{models: [{model: b}], parameters: {weight: 1, density: 0.5, epsilon: 0.1, lambda: 0.7}, base_model: a}",
+        {
+            "merger": {"name": "della", "epsilon": 0.2, "rule": {"name": "task_arithmetic", "scale": 0.7}},
+            "inputs": [{"path": "b", "weight": 1, "density": 0.5}],
+            "base": "a",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("method", THEIRS)
+def test_files_of_mergekit_are_read(tmp_path, method):
+    theirs, ours = THEIRS[method]
+    (tmp_path / "theirs.yaml").write_text(f"{{merge_method: {method}, {theirs[1:]}\n")
+    (tmp_path / "ours.yaml").write_text(json.dumps(ours))
+    read = [load_merge(tmp_path / f"{name}.yaml", ["output=made"]) for name in ("theirs", "ours")]
+    assert read[0] == read[1] and read[0].merger == read[1].merger
+
+
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ("merge_method: ties", "did you mean `merger`"),
+        ("merge_method: passthrough\nslices: []", r"theirs.yaml:2\n  merge_method: 'passthrough' is not there"),
+        ("merge_method: linear\nslices: []", "slices: is not there: layers of several models"),
+        ("merge_method: linear\nmodels: []\ntokenizer_source: union", "tokenizer_source: is not there: vocabularies"),
+        ("merge_method: linear\nmodels: [a]", r"models\[0\].parameters.weight: is required"),
+        ("merge_method: ties\nmodels: []\nparameters: {rescale: true}", "`ties` has False"),
+        ("merge_method: ties\nmodels: []\nparameters: {gamma: 1}", r"theirs.yaml:4\n  parameters.gamma: unknown key"),
+        (
+            "merge_method: slerp\nmodels: [a, b]\nparameters: {t: 2}",
+            r"theirs.yaml:4\n  parameters.t: .* less than or equal to 1",
+        ),
         ("models: []", "did you mean `inputs`"),
         ("base_model: tiny", "did you mean `base`"),
         ("merger: {name: ties, lambda: 1}", "did you mean `scale`"),
         ("merger: {name: breadcrumbs, gamma: 0.1}", "did you mean `top`"),
     ],
 )
-def test_what_mergekit_calls_otherwise_is_named(tmp_path, said, match):
+def test_what_is_not_there_of_mergekit_is_named(tmp_path, said, match):
     (tmp_path / "theirs.yaml").write_text(f"output: made\n{said}\n")
     with pytest.raises(RecipeError, match=match):
         load_merge(tmp_path / "theirs.yaml")
+
+
+def test_a_file_of_mergekit_is_merged_in_the_format_that_it_asks_for(deep_models, tmp_path):
+    one, other, _ = deep_models
+    said = {"merge_method": "slerp", "models": [{"model": str(other)}, {"model": str(one)}], "base_model": str(one)}
+    said |= {"parameters": {"t": [{"filter": "mlp", "value": [0, 1]}, {"value": 0.25}]}, "dtype": "bfloat16"}
+    (tmp_path / "theirs.yaml").write_text(json.dumps(said))
+    CliRunner().invoke(merge, [str(tmp_path / "theirs.yaml"), f"output={tmp_path}/made"], catch_exceptions=False)
+    made, *models = (load_file(path / "model.safetensors") for path in (tmp_path / "made", one, other))
+    for name, weight in made.items():
+        x = torch.stack([model[name].flatten() for model in models]).double().numpy()
+        wanted = torch.from_numpy(oracles.slerp(x, t=deep(name, {"mlp": [0, 1], "*": 0.25}))).bfloat16()
+        assert weight.dtype == torch.bfloat16
+        torch.testing.assert_close(weight.flatten(), wanted, rtol=1e-2, atol=1e-6)
+    told = AutoModelForCausalLM.from_pretrained(tmp_path / "made", dtype="auto")
+    assert told.dtype == torch.bfloat16
+
+
+def test_inputs_may_be_models_of_the_hub(bench, tmp_path, monkeypatch):
+    """Those who merge most merge what others published; a folder of the name comes first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gym_deltasoup.run_recipe.artifact_at", lambda name, key: Artifact(bench.model(int(name[-1]))))
+    shutil.copytree(bench.model(0), tmp_path / "any/tuned-1")
+    said = {"merger": "weighted_mean", "inputs": ["any/tuned-1", "other/tuned-2"], "output": "made"}
+    (tmp_path / "merge.yaml").write_text(json.dumps(said))
+    told = json.loads(CliRunner().invoke(merge, ["merge.yaml", "--json"], catch_exceptions=False).output)
+    assert [each["name"] for each in told["inputs"]] == said["inputs"]
+    assert [each["path"] for each in told["inputs"]] == ["any/tuned-1", str(bench.model(2))]
 
 
 def test_options_are_set_from_the_command_line(recipe):

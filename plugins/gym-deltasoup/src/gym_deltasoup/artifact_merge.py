@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gym_core import Artifact, BusyError, GymError
@@ -65,6 +66,7 @@ def merge_artifacts(
     trusted: str | None = None,
     evaluate: Evaluation | None = None,
     rank: int | None = None,
+    dtype: torch.dtype | None = None,
     announce: Callable[[str], None] | None = None,
     most: int = CHUNK,
 ) -> MergedArtifact:
@@ -80,6 +82,7 @@ def merge_artifacts(
         trusted: name of an input that is known to be honest.
         evaluate: says how good a candidate is; higher is better.
         rank: of the adapter that is written; by default the largest of the inputs.
+        dtype: of the model that is written; by default that of each tensor of the inputs.
         announce: is told what has to be said before anything is merged, such as how much noise there will be.
         most: numbers of all inputs together that are in memory at a time.
 
@@ -109,6 +112,8 @@ def merge_artifacts(
         scratch = building / SCRATCH
         scratch.mkdir()
         group = group_of(found[0].artifact.kind)(found, where, scratch)
+        if dtype is not None:
+            group.store_as(dtype)
         score = None if evaluate is None else _Score(group, evaluate, scratch / "candidate", base, rank)
         updates = Files(
             group.contributions,

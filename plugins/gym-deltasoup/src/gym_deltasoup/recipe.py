@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core.component import Config, Slot
+from gym_deltasoup.config import mergekit
 from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.options_file import read_options
@@ -19,7 +20,7 @@ class InputOptions(Config):
     """One input."""
 
     path: Annotated[str, Field(min_length=1)]
-    """Directory of a run, of a checkpoint, of a model or of an adapter. `model` in mergekit."""
+    """Directory of a run, of a checkpoint, of a model or of an adapter, or the Hub id of one. `model` in mergekit."""
     name: str = ""
     """What the report calls it; by default its path."""
     weight: ByLayer[float] | None = None
@@ -50,6 +51,8 @@ class MergeRecipe(Config):
     """`package.module:function` that is given a `gym_core.Artifact` and returns how good it is, for mergers that ask."""
     rank: PositiveInt | None = None
     """Rank of the adapter that is written; by default the largest of the inputs."""
+    dtype: Literal["keep", "fp32", "bf16", "fp16"] = "keep"
+    """Number format of the model that is written; by default that of the inputs."""
 
     @field_validator("inputs", mode="before")
     @classmethod
@@ -58,5 +61,13 @@ class MergeRecipe(Config):
 
 
 def load_merge(path: Path, overrides: Sequence[str] = ()) -> MergeRecipe:
-    """Read a file and apply `key=value` overrides. Raises RecipeError with every problem, each with its line."""
-    return read_options(MergeRecipe, path, overrides)
+    """Read a file, also one of mergekit, and apply `key=value` overrides.
+
+    Raises RecipeError with every problem, each with its line.
+    """
+    return read_options(
+        MergeRecipe,
+        path,
+        overrides,
+        lambda data, found: mergekit.translated(data, found) if mergekit.MARK in data else data,
+    )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from gym_core import Artifact, RecipeError
 from gym_core.component import load_object
+from gym_data.location import artifact_at
 from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
 from gym_deltasoup.recipe import MergeRecipe
 from gym_deltasoup.sources.inputs import Input
 from gym_deltasoup.vector_merge import expected
+
+DTYPES = {"keep": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -> MergedArtifact:
@@ -18,7 +23,7 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
 
     Raises what `merge_artifacts` does, and RecipeError where there is no such function.
     """
-    inputs = [Input(Path(each.path), each.name, each.weight, each.density) for each in recipe.inputs]
+    inputs = [Input(_found(each.path), each.name or each.path, each.weight, each.density) for each in recipe.inputs]
     hostile = recipe.hostile
     if hostile is None:
         hostile = expected(recipe.merger, len(inputs), None, recipe.byzantine_threshold)
@@ -31,8 +36,15 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
         trusted=recipe.trusted,
         evaluate=None if recipe.evaluate is None else _function(recipe.evaluate),
         rank=recipe.rank,
+        dtype=DTYPES[recipe.dtype],
         announce=announce,
     )
+
+
+def _found(name: str) -> Path:
+    """Return what lies in a folder of this name, or else the model of a family or of the Hub."""
+    folder = Path(name).expanduser()
+    return folder if folder.exists() else artifact_at(name, key="inputs").path
 
 
 def _function(reference: str) -> Callable[[Artifact], float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gym_core import RecipeError
 from gym_core.component import Config
@@ -17,10 +17,15 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 GIVEN = "command line"
 
 T = TypeVar("T", bound=Config)
+Dialect = Callable[[dict[str, Any], Findings], dict[str, Any]]
 
 
-def read_options(cls: type[T], path: Path | None, overrides: Sequence[str] = ()) -> T:
+def read_options(
+    cls: type[T], path: Path | None, overrides: Sequence[str] = (), dialect: Dialect = lambda data, found: data
+) -> T:
     """Return what a file says, and what `key=value` words say instead; `merger.rule.name=krum` sets a part of an option.
+
+    `dialect` makes options of what other software writes.
 
     Raises RecipeError with every problem, each with its line.
     """
@@ -37,7 +42,7 @@ def read_options(cls: type[T], path: Path | None, overrides: Sequence[str] = ())
             marks[apply_override(data, key, parse_scalar(text), nested_slots(cls))] = GIVEN
         except RecipeError as error:
             found.problems += error.problems
-    made = config(cls, data, (), found)
+    made = config(cls, dialect(data, found), (), found)
     if found.problems:
         raise RecipeError(found.problems)
     assert isinstance(made, cls)

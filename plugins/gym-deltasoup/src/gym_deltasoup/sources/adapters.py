@@ -43,6 +43,10 @@ class Adapters:
         self.rank = max(product.rank for product in products)
         self.contributions: list[Contribution] = list(products)
 
+    def store_as(self, dtype: torch.dtype) -> None:
+        """Raise GymError: factors of what was merged are kept as they came out."""
+        raise GymError("only whole models are written in another number format", key="dtype", fix="leave it out")
+
     def write(self, merged: Iterator[Part], into: Path, rank: int | None) -> dict[str, Any]:
         """Write an adapter as peft keeps it, of the rank given, or of the largest of the inputs; return what was lost."""
         found = factored(self._whole(merged), rank or self.rank)

@@ -34,6 +34,8 @@ class Part(NamedTuple):
 class Models:
     """Whole models of one architecture; with a base, what they differ by from it."""
 
+    dtype: torch.dtype | None = None
+
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at the headers of all files. Raises GymError where tensors differ in name, shape or number format."""
         self.first = inputs[0].artifact.path
@@ -53,12 +55,21 @@ class Models:
         """Whether a vector is what was changed."""
         return self.base is not None
 
+    def store_as(self, dtype: torch.dtype) -> None:
+        """Write numbers in this format; each is rounded once, from what was merged."""
+        self.dtype = dtype
+
     def write(self, merged: Iterator[Part], into: Path, rank: int | None) -> dict[str, Any]:
         """Write a model directory, number for number as they come. Raises GymError for a rank, which whole models have not."""
         if rank is not None:
             raise GymError("only adapters have a rank, and whole models are merged", key="rank", fix="leave it out")
         into.mkdir(parents=True, exist_ok=True)
-        meta = {name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in self.layout.items()}
+        meta = {
+            name: torch.empty(
+                each.shape, dtype=self.dtype if self.dtype and name in self.shapes else each.dtype, device="meta"
+            )
+            for name, each in self.layout.items()
+        }
         places = lay_out(meta, into, SHARD)
         for part in merged:
             place = places[part.tensor]
@@ -75,8 +86,14 @@ class Models:
         return {}
 
     def configure(self, into: Path) -> None:
-        """Write the configuration."""
-        shutil.copyfile(self.first / "config.json", into / "config.json")
+        """Write the configuration, and the number format where it is another one."""
+        if self.dtype is None:
+            shutil.copyfile(self.first / "config.json", into / "config.json")
+            return
+        told = json.loads((self.first / "config.json").read_text(encoding="utf-8"))
+        key = "torch_dtype" if "torch_dtype" in told else "dtype"
+        text = json.dumps(told | {key: str(self.dtype).removeprefix("torch.")}, indent=2)
+        (into / "config.json").write_text(f"{text}\n", encoding="utf-8")
 
     def artifact(self, path: Path, base: str | None, details: Mapping[str, Any]) -> Artifact:
         """Return what was written."""

@@ -1,0 +1,150 @@
+"""Reads files of mergekit: a table of its methods, and of what each of its parameters is called here. No torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gym_core.sections import Findings, dotted
+
+MARK = "merge_method"  #: a key that only files of mergekit have
+Path = tuple[str | int, ...]
+
+
+class Method(NamedTuple):
+    """A method, as options of a merger. A text that begins with `$` stands for a parameter."""
+
+    merger: Mapping[str, Any]
+    parameters: Mapping[str, Any] = {}  #: of the merge, with what mergekit takes where there is none
+    of_model: Mapping[str, Any] = {}  #: of a model
+    over_base: bool = (
+        True  #: whether changes of `base_model` are combined, and that one counts as none among the models
+    )
+    only: Mapping[str, Any] = {}  #: parameters of which one value alone is there
+
+
+GIVEN = object()  #: stands for what has to be said
+SUM = {"name": "task_arithmetic", "scale": "$lambda"}
+ELECTED = {"name": "ties", "density": 1.0, "scale": "$lambda", "normalize": "$normalize"}
+WHOLE, SHARE = {"weight": GIVEN}, {"weight": GIVEN, "density": GIVEN}
+SCALED = {"lambda": 1.0}
+DARE = {"name": "dare"}
+CRUMBS = {"name": "breadcrumbs", "top": "$gamma", "bottom": 0.0}
+DELLA = {"name": "della", "epsilon": "$epsilon"}
+PLAIN = {"normalize": False, "rescale": False}
+
+METHODS: dict[str, Method] = {
+    "linear": Method({"name": "weighted_mean"}, {}, WHOLE, False, {"normalize": True}),
+    "slerp": Method({"name": "slerp", "t": "$t"}, {"t": GIVEN}, {}, False),
+    "model_stock": Method({"name": "model_stock"}, only={"filter_wise": False}),
+    "task_arithmetic": Method(SUM, SCALED, WHOLE, only=PLAIN),
+    "ties": Method(
+        {**ELECTED, "scope": "tensor"}, {**SCALED, "normalize": True}, {"weight": GIVEN, "density": 1.0}, only={"rescale": False}
+    ),
+    "dare_linear": Method({**DARE, "rule": SUM}, SCALED, SHARE, only={"normalize": False, "rescale": True}),
+    "dare_ties": Method({**DARE, "rule": ELECTED}, {**SCALED, "normalize": False}, SHARE, only={"rescale": True}),
+    "breadcrumbs": Method({**CRUMBS, "rule": SUM}, {**SCALED, "gamma": 0.01}, SHARE, only=PLAIN),
+    "breadcrumbs_ties": Method(
+        {**CRUMBS, "rule": ELECTED}, {**SCALED, "gamma": 0.01, "normalize": False}, SHARE, only={"rescale": False}
+    ),
+    "della_linear": Method(
+        {**DELLA, "rule": SUM}, {**SCALED, "epsilon": 0.15}, SHARE, only={"normalize": False, "rescale": True}
+    ),
+    "della": Method(
+        {**DELLA, "rule": ELECTED}, {**SCALED, "epsilon": 0.15, "normalize": True}, SHARE, only={"rescale": True}
+    ),
+}  # fmt: skip
+FREE = {"int8_mask"}  #: parameters that change no number of the result
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+ABSENT = {
+    "slices": "layers of several models are not put together; where each slice is a whole model, write `models`",
+    "modules": "models of several parts are merged as one; write `models`",
+    "tokenizer_source": "vocabularies are not merged: inputs have one tokenizer",
+    "tokenizer": "vocabularies are not merged: inputs have one tokenizer",
+    "chat_template": "the chat template is that of the first input",
+}
+
+
+def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
+    """Return a merge as options of `gym merge`; a problem in `found` for each key that says what is not there."""
+    data = dict(data)
+    for key in sorted(ABSENT.keys() & data.keys()):
+        if data.pop(key) is not None:
+            found.add((key,), f"is not there: {ABSENT[key]}", "leave it out")
+    name, said = data.pop(MARK), data.pop("parameters", None) or {}
+    models, base = data.pop("models", None), data.pop("base_model", None)
+    method = METHODS.get(name) if isinstance(name, str) else None
+    if method is None:
+        found.add((MARK,), f"{name!r} is not there", f"use {', '.join(METHODS)}; in a file of Gym, any `merger`")
+        return data
+    if not isinstance(models, list) or not isinstance(said, dict):
+        found.add(("models",), "is a list of models, and `parameters` a mapping")
+        return data
+    for key, only in method.only.items():
+        if said.get(key, only) != only:
+            found.add(("parameters", key), f"is not there: `{name}` has {only}", "leave it out")
+    mine = {key: value for key, value in said.items() if key not in {*method.only, *method.of_model}}
+    values = _values(method.parameters, mine, ("parameters",), found)
+    if isinstance(values.get("epsilon"), int | float):
+        values["epsilon"] *= 2  # there half of the difference of the probabilities, here all of it
+    inputs: list[dict[str, Any]] = []
+    for number, each in enumerate(models):
+        path, told = ("models", number), {"model": each} if isinstance(each, str) else each
+        if (
+            not isinstance(told, dict)
+            or not isinstance(told.get("model"), str)
+            or told.keys() - {"model", "parameters"}
+        ):
+            found.add(path, "is no path, nor a mapping with `model` and `parameters`")
+        elif not (method.over_base and told["model"] == base):
+            own = {key: said[key] for key in method.of_model if key in said} | (told.get("parameters") or {})
+            _moved(found, path, ("inputs", len(inputs)))
+            inputs.append({"path": told["model"], **_values(method.of_model, own, (*path, "parameters"), found)})
+    if name == "slerp":  # from the base to the other
+        given = [*([] if base is None else [base]), *(each["path"] for each in inputs)]
+        inputs = [{"path": each} for each in dict.fromkeys(given)]
+    _moved(found, (MARK,), ("merger",))
+    for option, value in method.merger.items():
+        if isinstance(value, str) and value.startswith("$"):
+            _moved(found, ("parameters", value[1:]), ("merger", option))
+    dtype = [data.pop(key, None) for key in ("dtype", "out_dtype")]
+    told = {"merger": _filled(method.merger, values), "inputs": inputs, "dtype": dtype[1] or dtype[0]}
+    told["dtype"] = DTYPES.get(told["dtype"], told["dtype"])
+    told["base"] = base if method.over_base else None
+    return data | {key: value for key, value in told.items() if value is not None}
+
+
+def _moved(found: Findings, source: Path, target: Path) -> None:
+    """Let problems of an option name the key that the file has."""
+    found.marks[target], found.keys[target] = found.where(source), dotted(source)
+
+
+def _values(wanted: Mapping[str, Any], said: Mapping[str, Any], path: Path, found: Findings) -> dict[str, Any]:
+    """Return parameters by name, each as `gym_deltasoup.config.by_layer` has it. Adds a problem for one that is not there."""
+    for key in said.keys() - wanted.keys() - FREE:
+        found.add((*path, key), "unknown key", f"this method has {', '.join(wanted) or 'no parameters'}")
+    values = {}
+    for key, default in wanted.items():
+        if key not in said and default is GIVEN:
+            found.add((*path, key), "is required")
+        values[key] = _by_layer(said[key], (*path, key), found) if key in said else default
+    return values
+
+
+def _by_layer(said: Any, path: Path, found: Findings) -> Any:
+    """Return a value, of which `[{filter: mlp, value: 1}, ...]` becomes a mapping."""
+    if not isinstance(said, list) or not any(isinstance(each, dict) for each in said):
+        return said
+    values: dict[str, Any] = {}
+    for each in said:
+        if not isinstance(each, dict) or "value" not in each or each.keys() - {"filter", "value"}:
+            found.add(path, "has an item that is no mapping with `filter` and `value`")
+            return None
+        values.setdefault(each.get("filter") or "*", each["value"])
+    return values
+
+
+def _filled(options: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(options, Mapping):
+        return {key: _filled(each, values) for key, each in options.items()}
+    return values.get(options[1:]) if isinstance(options, str) and options.startswith("$") else options
