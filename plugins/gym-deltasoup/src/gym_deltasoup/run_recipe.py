@@ -23,7 +23,9 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
 
     Raises what `merge_artifacts` does, and RecipeError where there is no such function.
     """
-    inputs = [Input(_found(each.path), each.name or each.path, each.weight, each.density) for each in recipe.inputs]
+    inputs = [
+        Input(_found(each.path), each.name or str(Path(each.path)), each.weight, each.density) for each in recipe.inputs
+    ]
     hostile = recipe.hostile
     if hostile is None:
         hostile = expected(recipe.merger, len(inputs), None, recipe.byzantine_threshold)
