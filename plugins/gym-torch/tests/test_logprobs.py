@@ -184,8 +184,8 @@ def test_every_family_s_head(build: Callable[[], PreTrainedModel]) -> None:
 
 
 def test_a_pass_up_to_the_head_ends_no_pass_of_another_thread() -> None:
-    whole, tokens, found = tiny("llama"), torch.tensor([[3, 1, 4]]), []
-    whole.__class__ = type("Whole", (type(whole),), {})
+    plain, tokens, found = tiny("llama"), torch.tensor([[3, 1, 4]]), []
+    whole = type("Whole", (type(plain),), {})(plain.config).eval()
     take_whole(type(whole))
 
     def meanwhile(*_: object) -> None:
