@@ -61,17 +61,25 @@ def template_options(
     """
     options = {name: value for name, value in (given or {}).items() if value is not None}
     fields = {name: f"{KEY}.{name}" for name in options}
-    if effort is not None and EFFORT in options:
-        raise BadRequest(f"says the same as `{KEY}.{EFFORT}`: leave one of them out", key=EFFORT)
     if effort is not None:
-        options[EFFORT], fields[EFFORT] = effort, EFFORT
-    return usual.read_by(model) | _told(model.template_options, options, fields)
+        plain = effort == "none" and EFFORT not in model.template_options  # which is not to think at all
+        name, value = (THINKING, False) if plain else (EFFORT, effort)
+        if name in options:
+            raise BadRequest(f"says the same as `{KEY}.{name}`: leave one of them out", key=EFFORT)
+        options[name], fields[name] = value, EFFORT
+    always = model.answers is not None and model.answers.begins_thinking
+    return usual.read_by(model) | _told(model.template_options, options, fields, always)
 
 
-def _told(read: frozenset[str], options: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return options that a template reads. Raises BadRequest for others, with the field of the first."""
+def _told(
+    read: frozenset[str], options: Mapping[str, Any], fields: Mapping[str, str], always: bool = False
+) -> dict[str, Any]:
+    """Return options that a template reads, which may `always` begin a thought.
+
+    Raises BadRequest for others, with the field of the first.
+    """
     found = dict(options)
-    if found.get(THINKING) is False and THINKING not in read:
+    if found.get(THINKING) is False and THINKING not in read and not always:
         del found[THINKING]  # it does so anyway
     for name in found.keys() - read:
         known = f"it reads {', '.join(f'`{each}`' for each in sorted(read))}" if read else "it reads no options"
