@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import openai
@@ -13,6 +14,22 @@ from gym_serve import Limits, ModelSource
 
 CHAT, RESPONSES, TEXT = "/chat/completions", "/responses", "/completions"
 BODIES = {CHAT: {"messages": [{"role": "user", "content": "a"}]}, RESPONSES: {"input": "a"}, TEXT: {"prompt": "a"}}
+CODEX = {
+    "instructions": "You code.",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Ask first."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a b"}]},
+    ],
+    "tools": [{"type": "function", "name": "shell", "strict": False, "parameters": {"type": "object"}}],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"summary": "auto"},
+    "store": False,
+    "stream": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "a",
+    "text": {"verbosity": "medium"},
+}
 
 
 class Always(ParrotEngine):
@@ -40,6 +57,66 @@ def refused(server, path: str, **body: object) -> tuple[str, str]:
     return caught.value.param, caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        *((path, {"store": True}) for path in BODIES),
+        *((path, {"service_tier": "flex"}) for path in BODIES),
+        *((path, {"prompt_cache_retention": "24h", "prompt_cache_options": {}}) for path in BODIES),
+        *((path, {"user": "a", "safety_identifier": "b", "metadata": {"c": "d"}}) for path in BODIES),
+        *((path, {"functions": None, "of_tomorrow": None}) for path in BODIES),
+        (CHAT, {"verbosity": "medium"}),
+        (CHAT, {"prediction": {"type": "content", "content": "a"}}),
+        (CHAT, {"messages": [{"role": "assistant", "content": "a", "audio": None, "of_tomorrow": None}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}]}),
+        (CHAT, {"reasoning_effort": "none"}),
+        (TEXT, {"best_of": 1, "suffix": None}),
+        (RESPONSES, {"background": False, "previous_response_id": None, "prompt": None, "max_tool_calls": 3}),
+        (RESPONSES, {"stream_options": {"include_obfuscation": False}, "include": []}),
+        (RESPONSES, {"reasoning": {"effort": "none", "summary": "detailed"}}),
+        (RESPONSES, {"input": [{"role": "user", "content": "a"}, {"type": "reasoning", "encrypted_content": None}]}),
+        (RESPONSES, CODEX),
+    ],
+)
+def test_what_changes_no_reply_is_taken(server, path, given):
+    assert posted(server, path, **given)["model"] == "parrot"
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "param", "why"),
+    [
+        (CHAT, {"verbosity": "low"}, "verbosity", "leave it out"),
+        (CHAT, {"functions": []}, "functions", "`tools`"),
+        (CHAT, {"of_tomorrow": 0}, "of_tomorrow", "no such field"),
+        (TEXT, {"best_of": 2}, "best_of", "use `n`"),
+        (RESPONSES, {"background": True}, "background", "nothing is stored"),
+        (RESPONSES, {"previous_response_id": "a"}, "previous_response_id", "nothing is stored"),
+        (RESPONSES, {"truncation": "auto"}, "truncation", "disabled"),
+        (RESPONSES, {"include": ["odd"]}, "include[0]", "Input should be"),
+        (RESPONSES, {"stop": ["a"]}, "stop", "no such field"),
+        (RESPONSES, {"input": [{"type": "odd", "call_id": "a"}]}, "input[0]", "function_call_output"),
+        (RESPONSES, {"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "required"),
+        (
+            RESPONSES,
+            {"input": [{"type": "reasoning", "encrypted_content": "a"}]},
+            "input[0].encrypted_content",
+            "leave it out",
+        ),
+        (RESPONSES, CODEX | {"top_logprobs": 2}, "top_logprobs", "beside tools"),
+        (CHAT, {"reasoning_effort": "low"}, "reasoning_effort", "does not read"),
+        (
+            CHAT,
+            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+            "reasoning_effort",
+            "chat_template_kwargs.enable_thinking",
+        ),
+    ],
+)
+def test_what_would_change_it_is_refused_by_name(server, path, given, param, why):
+    found = refused(server, path, **given)
+    assert found[0] == param and why in found[1]
+
+
 def test_no_effort_is_no_thought(server):
     posted(server, CHAT, reasoning_effort="none")
     assert server.engine.seen[-1].template_options == {"enable_thinking": False}
@@ -47,3 +124,31 @@ def test_no_effort_is_no_thought(server):
         assert refused(other, CHAT, reasoning_effort="none")[0] == "reasoning_effort"
         kwargs = {"chat_template_kwargs": {"enable_thinking": False}}
         assert refused(other, CHAT, **kwargs)[0] == "chat_template_kwargs.enable_thinking"
+
+
+def test_instructions_and_what_a_developer_says_first_are_one_message(server):
+    """Templates of many models take one, as the first message."""
+    posted(server, RESPONSES, **CODEX)
+    told = [(each["role"], each["content"]) for each in server.engine.seen[-1].messages]
+    assert told == [("system", "You code.\n\nAsk first."), ("user", "a b")]
+    later = [*CODEX["input"], {"role": "developer", "content": "c"}]
+    posted(server, RESPONSES, **CODEX | {"input": later})
+    assert [each["role"] for each in server.engine.seen[-1].messages] == ["system", "user", "system"]
+
+
+@pytest.mark.parametrize("asked", [{"top_logprobs": 1}, {"include": ["message.output_text.logprobs"]}])
+def test_log_probabilities_of_responses_are_those_of_the_text(server, asked):
+    """Thoughts and their marks are no part of it; streams tell the same."""
+    given = {"input": "think a b c", "temperature": 0, **asked}
+    thought, message = posted(server, RESPONSES, **given)["output"]
+    found = message["content"][0]["logprobs"]
+    assert thought["type"] == "reasoning" and "".join(each["token"] for each in found).strip() == "a b c"
+    assert [len(each["top_logprobs"]) for each in found] == [asked.get("top_logprobs", 0)] * 3
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+    events = list(client.responses.create(model="parrot", stream=True, **given))
+    deltas = [each for event in events if event.type == "response.output_text.delta" for each in event.logprobs]
+    done = next(event for event in events if event.type == "response.output_text.done")
+    assert (
+        [each.token for each in deltas] == [each.token for each in done.logprobs] == [each["token"] for each in found]
+    )
+    assert json.loads(events[-1].response.output[1].model_dump_json())["content"][0]["logprobs"][0]["token"] == "a"

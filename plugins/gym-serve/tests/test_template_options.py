@@ -92,8 +92,8 @@ def test_others_are_refused_by_name(at: SimpleNamespace, given: Any, key: str, w
 
 def test_responses_name_their_own_field(at: SimpleNamespace) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        at.client.responses.create(model="tiny", input="a", reasoning={"effort": "low", "summary": "auto"})
-    assert caught.value.param == "reasoning.summary"
+        at.client.responses.create(model="tiny", input="a", reasoning={"effort": "huge", "summary": "auto"})
+    assert caught.value.param == "reasoning.effort"
 
 
 def test_special_tokens_in_a_value_are_text(at: SimpleNamespace) -> None:

@@ -34,7 +34,6 @@ class TextBlock(Cached):
 
     type: Literal["text"]
     text: str
-    citations: None = None
 
 
 class ThinkingBlock(Cached):

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -58,7 +58,8 @@ class ChatCompletion(SamplingBody):
     add_generation_prompt: bool | None = None
     modalities: list[str] | None = None
     reasoning_effort: Effort | None = None
-    verbosity: None = None
+    verbosity: Literal["medium"] | None = None
+    prediction: dict[str, Any] | None = None  #: what makes some replies faster, and none another
 
 
 async def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> Job:

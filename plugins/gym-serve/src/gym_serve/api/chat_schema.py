@@ -24,6 +24,7 @@ class TextPart(Body):
     type: Literal["text", "refusal"]
     text: str = ""
     refusal: str | None = None
+    cache_control: dict[str, Any] | None = None  #: changes nothing, as equal beginnings are found anyway
 
 
 class Function(Body):
@@ -52,8 +53,6 @@ class ChatMessage(Body):
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    audio: None = None
-    function_call: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
     def plain(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from secrets import token_hex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ class Completion(SamplingBody):
     max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = 16
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    best_of: Literal[1] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     response_format: ResponseFormat | None = None

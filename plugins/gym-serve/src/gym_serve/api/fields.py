@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gym_core.discovery import nearest
 from gym_serve.api.errors import HTTPProblem
@@ -17,7 +17,7 @@ REFUSED = {
     "chat_template": "templates come with the model: choose one when the server is started",
     "template": "templates come with the model: choose one when the server is started",
     "functions": "use `tools`",
-    "function_call": "use `tool_choice`",
+    "function_call": "use `tool_choice` and `tool_calls`",
     "guided_json": "use `structured_outputs`",
     "guided_regex": "use `structured_outputs`",
     "guided_choice": "use `structured_outputs`",
@@ -30,15 +30,26 @@ REFUSED = {
     "prompt_embeds": "no tensors are read from requests",
     "audio": "only text is made",
     "image_url": "only text is read, and no address is fetched",
+    "verbosity": "models are not told of it: leave it out, and ask in words",
+    "encrypted_content": "only who wrote it can read it: leave it out",
     "mcp_servers": "no server is asked on behalf of a model",
 }
 """What to do instead, for fields that clients know and no engine here has."""
 
 
 class Body(BaseModel):
-    """The body of a request. A field that it does not have is refused by name."""
+    """The body of a request. A field that it does not have is refused by name, unless it is null and so asks for nothing."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Leave out nulls of fields that are not there: some clients write every field that they know."""
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in given.items() if value is not None or name in known}
 
 
 class Ignored(Body):
@@ -47,9 +58,11 @@ class Ignored(Body):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    store: bool | None = None  #: nothing is, and replies that could say so do
+    service_tier: str | None = None
 
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -148,13 +161,14 @@ def problem_of(errors: list[Mapping[str, Any]]) -> HTTPProblem:
     first = max(named or errors, key=_fit)  # of equal ones the first
     path = [part for part in first["loc"] if part not in ("body", "str", "int") and not str(part)[:1].isupper()]
     field = _dotted([part for part in path if isinstance(part, int) or str(part).isidentifier()][:6])
+    if first["type"] == "literal_error" and path[-1:] and path[-1] in REFUSED:
+        return HTTPProblem(400, f"`{field}` is not supported: {REFUSED[path[-1]]}", key=field, code="unsupported_field")
     if first["type"] == "extra_forbidden":
         near = nearest(str(path[-1]), SamplingBody.model_fields, cutoff=0.75) if len(path) == 1 else ""
+        near = near if near != path[-1] else ""  # which other paths have
         unknown = f"did you mean `{near}`?" if near else "the engine that serves this model has no such field"
         why = REFUSED.get(str(path[-1]), unknown)
         return HTTPProblem(400, f"`{field[:200]}` is not supported: {why}", key=field[:200], code="unsupported_field")
-    if first["type"] == "none_required":
-        return HTTPProblem(400, f"{field}: nobody reads it here: leave it out", key=field, code="unsupported_field")
     return HTTPProblem(400, f"{field}: {first['msg']}" if field else str(first["msg"]), key=field, code="invalid_value")
 
 

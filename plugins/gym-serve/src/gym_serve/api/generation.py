@@ -43,6 +43,7 @@ class Event:
     finish_reason: str | None = None
     usage: Usage | None = None
     stop: str | None = None  #: the text that ended it, where one did
+    content_logprobs: tuple[TokenLogprob, ...] = ()  #: of `delta.content`, where no tools are offered
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Reply:
     delta: Delta = field(default_factory=Delta)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    content_logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str = "stop"
     usage: Usage = NOTHING
     stop: str | None = None
@@ -109,6 +111,7 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
     parser, called, shown = parser_of(job.format, request.tools), False, 0
     said: list[str] = []
     begun: list[int] = []  #: where each token begins
+    held: list[tuple[int, TokenLogprob]] = []  #: tokens of which it is not known yet what they are part of
     async with aclosing(service.engine.submit(replace(request, owner=job.asked.owner))) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "cancelled":
@@ -129,7 +132,10 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
             if delta or piece.logprobs or reason:
                 told = "tool_calls" if reason and called else reason
                 scored = starts if piece.logprobs else ()
-                yield Event(index, delta, piece.logprobs, scored, told, usage, piece.stop)
+                held += zip(scored, piece.logprobs, strict=True)
+                spoken = tuple(each for start, each in held if delta.content and not parser.thought(start))
+                held = [] if delta else held
+                yield Event(index, delta, piece.logprobs, scored, told, usage, piece.stop, spoken)
             if reason:
                 if service.options.log_prompts:
                     LOG.info(
@@ -148,6 +154,7 @@ async def replies(service: Service, job: Job) -> list[Reply]:
             reply.delta += event.delta
             reply.logprobs += event.logprobs
             reply.starts += event.starts
+            reply.content_logprobs += event.content_logprobs
             reply.finish_reason = event.finish_reason or reply.finish_reason
             reply.usage = event.usage or reply.usage
             reply.stop = event.stop

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from secrets import token_hex
 from typing import Any
 
 from gym_data.chat.answer_parser import Delta, ToolCall
-from gym_serve.contract import Usage
+from gym_serve.api.chat_completions import logprobs_of
+from gym_serve.contract import TokenLogprob, Usage
 
 Told = list[tuple[str, dict[str, Any]]]  #: events by name, with their data
 
@@ -23,12 +26,12 @@ class Items:
         """Return the items."""
         return self._items
 
-    def add(self, delta: Delta) -> Told:
-        """Add to them, and return what a client is told of it."""
+    def add(self, delta: Delta, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+        """Add to them, with the log-probabilities of the content, and return what a client is told of it."""
         told: Told = []
         for kind, text in (("reasoning", delta.reasoning), ("message", delta.content)):
             if text:
-                told += self._begin(kind) + self._grow(kind, text)
+                told += self._begin(kind) + self._grow(kind, text, logprobs_of(logprobs)["content"])
         for call in delta.calls:
             told += self.end() + self._call(call)
         return told
@@ -42,9 +45,9 @@ class Items:
         item["status"] = "completed"
         part, at = item["content"][0], self._at()
         name = "response.output_text" if item["type"] == "message" else "response.reasoning_text"
-        further: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+        further = {key: part[key] for key in ("text", "logprobs") if key in part}
         return [
-            (f"{name}.done", {**at, "text": part["text"], **further}),
+            (f"{name}.done", {**at, **further}),
             ("response.content_part.done", {**at, "part": part}),
             ("response.output_item.done", {"output_index": at["output_index"], "item": item}),
         ]
@@ -56,7 +59,7 @@ class Items:
         message = kind == "message"
         part: dict[str, Any] = {"type": "output_text" if message else "reasoning_text", "text": ""}
         if message:
-            part["annotations"] = []
+            part |= {"annotations": [], "logprobs": []}
         item: dict[str, Any] = {"id": f"{'msg' if message else 'rs'}_{token_hex(12)}", "type": kind}
         if message:
             item["role"] = "assistant"
@@ -69,14 +72,16 @@ class Items:
         return [
             *told,
             ("response.output_item.added", {"output_index": at["output_index"], "item": added}),
-            ("response.content_part.added", {**at, "part": dict(part)}),
+            ("response.content_part.added", {**at, "part": deepcopy(part)}),
         ]
 
-    def _grow(self, kind: str, text: str) -> Told:
-        self._items[-1]["content"][0]["text"] += text
-        message = kind == "message"
-        name = "response.output_text.delta" if message else "response.reasoning_text.delta"
-        return [(name, {**self._at(), "delta": text, **({"logprobs": []} if message else {})})]
+    def _grow(self, kind: str, text: str, logprobs: list[dict[str, Any]]) -> Told:
+        part = self._items[-1]["content"][0]
+        part["text"] += text
+        if kind != "message":
+            return [("response.reasoning_text.delta", {**self._at(), "delta": text})]
+        part["logprobs"] += logprobs
+        return [("response.output_text.delta", {**self._at(), "delta": text, "logprobs": logprobs})]
 
     def _call(self, call: ToolCall) -> Told:
         item = {
