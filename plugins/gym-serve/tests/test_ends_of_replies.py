@@ -9,8 +9,9 @@ import pytest
 
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
+from gym_serve.batching.grammar import grammars_of
 from gym_serve.batching.replies import Reply
-from gym_serve.contract import Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import RequestError
 from gym_serve.local.config import Local
 from gym_torch.generation.row import Row
@@ -95,3 +96,13 @@ def test_a_loop_that_closes_while_a_reply_is_decoded_hurts_no_later_one() -> Non
         time.sleep(0.01)
     loop.asked = False
     asyncio.run(later())
+
+
+def test_an_end_that_the_tokenizer_does_not_have_ends_no_grammar() -> None:
+    """Configs of some models name one."""
+    words = Tokenizer(locate("tiny"))
+    mask = grammars_of(words, words.vocab_size + 64, frozenset({1, words.vocab_size + 3})).compile(
+        Grammar("regex", "a"), 100, 5
+    )
+    mask.accept(words.encode("a")[0])
+    assert mask.over
