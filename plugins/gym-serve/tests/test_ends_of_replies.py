@@ -11,7 +11,7 @@ from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_serve.batching.grammar import grammars_of
 from gym_serve.batching.replies import Reply
-from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling, Usage
 from gym_serve.errors import RequestError
 from gym_serve.local.config import Local
 from gym_torch.generation.row import Row
@@ -96,6 +96,15 @@ def test_a_loop_that_closes_while_a_reply_is_decoded_hurts_no_later_one() -> Non
         time.sleep(0.01)
     loop.asked = False
     asyncio.run(later())
+
+
+def test_pieces_tell_the_usage_so_far() -> None:
+    reply = Reply(Tokenizer(locate("tiny")), Sampling(), frozenset(), "")
+    row = Row((1, 2, 3), 2, reused=2)
+    row.took(69, 0.0)
+    reply.told(row)
+    piece = asyncio.run(reply.next())
+    assert piece is not None and piece.finish_reason is None and piece.usage == Usage(3, 1, 2)
 
 
 def test_an_end_that_the_tokenizer_does_not_have_ends_no_grammar() -> None:

@@ -146,7 +146,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Piece:
-    """What was added to a reply. The last piece has a `finish_reason` and the usage; joined, the texts are the reply."""
+    """What was added to a reply. The last piece has a `finish_reason` and the usage; joined, the texts are the reply.
+
+    A piece before it has the usage so far, where an engine counts on the way.
+    """
 
     text: str = ""  #: never half a character, never a part of a stop string
     tokens: tuple[int, ...] = ()

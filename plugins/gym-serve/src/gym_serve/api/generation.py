@@ -126,6 +126,7 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
             if job.single and delta.calls:
                 delta, reason = replace(delta, calls=delta.calls[:1]), "stop"
                 usage = usage or Usage(await service.engine.count(request), len(begun))
+            usage = usage if reason else None
             if usage is not None:
                 usage = replace(usage, reasoning_tokens=sum(map(parser.thought, begun)))
                 service.metrics.spent(usage)

@@ -56,16 +56,16 @@ class Reply:
     def told(self, row: Row) -> bool:
         """Take the newest token of a row; return whether the row goes on."""
         self._row = row
-        token = row.completion.tokens[-1]
+        token, spent = row.completion.tokens[-1], self._spent(row)
         logprobs = (self._logprob(token, row.scores[-1]),) if row.alternatives is not None else ()
         start = (self._begins + self._text.length,)
         if token in self._stops and row.completion.finished:
             text = self._text.push(token) if self._shows_stop and not self._special(token) else ""
-            self._pieces.append(Piece(text, (token,), logprobs, starts=start))
+            self._pieces.append(Piece(text, (token,), logprobs, usage=spent, starts=start))
             return False
         if self.mask is not None:
             self.mask.accept(token)
-        self._pieces.append(Piece(self._text.push(token), (token,), logprobs, starts=start))
+        self._pieces.append(Piece(self._text.push(token), (token,), logprobs, usage=spent, starts=start))
         return not self._text.stopped and not (self.mask is not None and self.mask.over)
 
     def ended(self, error: BaseException | None) -> None:
@@ -113,7 +113,10 @@ class Reply:
         text, made = self._text.end(), row.completion
         whole = made.finished or self._text.stopped or (self.mask is not None and self.mask.over)
         reason: FinishReason = "stop" if whole else "length" if len(made.tokens) >= row.limit else "cancelled"
-        return Piece(text, (), (), reason, Usage(len(row.prompt), len(made.tokens), row.reused), self._text.stop)
+        return Piece(text, (), (), reason, self._spent(row), self._text.stop)
+
+    def _spent(self, row: Row) -> Usage:
+        return Usage(len(row.prompt), len(row.completion.tokens), row.reused)
 
     def _special(self, token: int) -> bool:
         return self._tokenizer.written(token) in self._tokenizer.template_spec.every_special
