@@ -25,7 +25,7 @@ class Obedient(ParrotEngine):
 
     @property
     def supports(self) -> frozenset[str]:
-        return super().supports | {"grammar:json_object", "grammar:lark"}
+        return super().supports | {"grammar:json_object", "grammar:json_schema", "grammar:lark"}
 
 
 class Thinking(Obedient):
@@ -163,3 +163,30 @@ def test_a_forced_answer_is_no_thought_where_the_prompt_has_begun_one() -> None:
         used = {"name": "f", "input_schema": {"type": "object"}}
         blocks = ask(server, "/v1/messages", "call f Rome", tools=[used], tool_choice={"type": "any"}, max_tokens=40)
         assert [block["type"] for block in blocks["content"]] == ["tool_use"] and blocks["stop_reason"] == "tool_use"
+
+
+ANSWER = {"type": "object", "properties": {"y": {"$ref": "#/$defs/I"}}, "$defs": {"I": {"type": "integer"}}}
+FORMAT_OF_ANSWER = {"type": "json_schema", "json_schema": {"name": "a", "schema": ANSWER}}
+
+
+@pytest.mark.parametrize("form", [{"type": "json_object"}, FORMAT_OF_ANSWER])
+def test_a_form_of_answers_leaves_calls_possible(form: dict[str, Any]) -> None:
+    engine = engine_of(Obedient)
+    with served(engine) as server:
+
+        def grammar(**body: Any) -> Any:
+            tools = [tool("f", properties={"x": {"type": "integer"}})]
+            found = ask(server, "/v1/chat/completions", "call f Rome", tools=tools, response_format=form, **body)
+            return engine.seen[-1].sampling.grammar, found["choices"][0]["finish_reason"]
+
+        either, reason = grammar()
+        assert either.key == "response_format" and reason == "tool_calls"
+        assert allows(either.text, "f", {"x": 1}) and not allows(either.text, "f", {"x": "a"})
+        words = LLTokenizer((locate("tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+        for text, allowed in (('{"y":1}', True), ('{"y":"a"}', form["type"] == "json_object"), ("[1]", False)):
+            tokens = words.tokenize_str(text)
+            assert (LLMatcher(words, either.text).validate_tokens(tokens) == len(tokens)) == allowed
+        forced, reason = grammar(tool_choice="required")
+        assert forced.key == "tools" and reason == "tool_calls"
+        alone, _ = grammar(tool_choice="none")
+        assert alone.kind == form["type"]

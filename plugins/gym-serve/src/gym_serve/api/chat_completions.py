@@ -19,6 +19,7 @@ from gym_serve.api.chat_schema import (
     StructuredOutputs,
     Tool,
     ToolChoice,
+    call_or_text,
     grammar_of,
     tool_grammar,
 )
@@ -97,9 +98,11 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
     format = model.answers or PLAIN
     forced = tool_grammar(service, tools, body.tool_choice, format.calls)
     shaped = grammar_of(service, body.response_format, body.structured_outputs)
-    if forced and shaped:
-        raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key=shaped.key)
+    if forced and body.structured_outputs:
+        raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key="structured_outputs")
     offered = [] if body.tool_choice == "none" else tools
+    if shaped and offered and format.calls and not body.structured_outputs:  # it says how an answer looks, not a call
+        shaped = forced or call_or_text(service, offered, format.calls, shaped)
     usual = service.options
     messages = [message.plain() for message in body.messages]
     if usual.system and messages[0]["role"] != "system":

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gym_data.chat.call_forms import CallForm
+from gym_data.chat.json_calls import GUIDED
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body
 from gym_serve.api.service import Service
@@ -186,5 +187,16 @@ def tool_grammar(
     service.need("grammar:lark", "tool_choice")
     if calls is None:
         raise HTTPProblem(400, "the template of this model writes no tool calls that can be forced", key="tool_choice")
-    written = calls.lark([(each.name, each.parameters or {"type": "object"}) for each in fitting])
-    return Grammar("lark", written, "tools")
+    return Grammar("lark", _calls(calls, fitting), "tools")
+
+
+def call_or_text(service: Service, tools: list[Tool], calls: CallForm, text: Grammar) -> Grammar:
+    """Return what makes a reply a call of one of the tools, or JSON. Raises BadRequest where the engine does not see to that."""
+    service.need("grammar:lark", "tools")
+    schema = {**json.loads(text.text or '{"type": "object"}'), "x-guidance": GUIDED}
+    called = _calls(calls, [tool.function for tool in tools]).replace("start:", "call:", 1)
+    return Grammar("lark", f"start: call | text\ntext: %json {json.dumps(schema)}\n{called}", text.key)
+
+
+def _calls(calls: CallForm, functions: list[FunctionTool]) -> str:
+    return calls.lark([(each.name, each.parameters or {"type": "object"}) for each in functions])
