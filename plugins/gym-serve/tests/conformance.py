@@ -230,14 +230,29 @@ def _(at):
 @case("JSON schema", "openai")
 def _(at):
     format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+    from pydantic import create_model
+
     found = json.loads(text_of(at, response_format=format))
     assert set(found) == {"sum", "sure"} and 0 <= found["sum"] <= 99
+    asked = {"model": at.model, "max_tokens": 64, "temperature": 0}
+    answer = at.openai().chat.completions.parse(
+        messages=ASKED, response_format=create_model("Answer", sure=(bool, ...)), **asked
+    )
+    message = answer.choices[0].message
+    assert isinstance(message.parsed.sure, bool)
+    assert text_of(at, messages=[*ASKED, message.model_dump(warnings=False), *ASKED])  # goes back as the client made it
 
 
 @case("JSON schema", "langchain")
 def _(at):
     found = at.langchain().with_structured_output(SCHEMA, method="json_schema").invoke("3 + 4?")
     assert set(found) == {"sum", "sure"}
+
+
+@case("JSON schema", "anthropic")
+def _(at):
+    reply = at.message(output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
+    assert set(json.loads(reply.content[0].text)) == {"sum", "sure"}
 
 
 @case("choice or pattern (`structured_outputs`)", "openai")

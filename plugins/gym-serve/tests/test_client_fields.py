@@ -12,8 +12,9 @@ from parrot import FORMAT, Parrot, ParrotEngine
 
 from gym_serve import Limits, ModelSource
 
-CHAT, RESPONSES, TEXT = "/chat/completions", "/responses", "/completions"
-BODIES = {CHAT: {"messages": [{"role": "user", "content": "a"}]}, RESPONSES: {"input": "a"}, TEXT: {"prompt": "a"}}
+CHAT, RESPONSES, TEXT, MESSAGES = "/chat/completions", "/responses", "/completions", "/messages"
+ASKED = {"messages": [{"role": "user", "content": "a"}]}
+BODIES = {CHAT: ASKED, RESPONSES: {"input": "a"}, TEXT: {"prompt": "a"}}
 CODEX = {
     "instructions": "You code.",
     "input": [
@@ -32,6 +33,9 @@ CODEX = {
 }
 
 
+USED = {"name": "f", "input_schema": {"type": "object"}}
+
+
 class Always(ParrotEngine):
     """One whose template begins a thought whatever it is told."""
 
@@ -48,7 +52,9 @@ def server():
 
 def posted(server, path: str, **body: object) -> dict:
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-    return client.post(path, body={"model": "parrot", **BODIES[path], **body}, cast_to=dict)  # type: ignore[type-var]
+    return client.post(
+        path, body={"model": "parrot", **BODIES.get(path, ASKED | {"max_tokens": 9}), **body}, cast_to=dict
+    )  # type: ignore[type-var]
 
 
 def refused(server, path: str, **body: object) -> tuple[str, str]:
@@ -76,6 +82,13 @@ def refused(server, path: str, **body: object) -> tuple[str, str]:
         (RESPONSES, {"reasoning": {"effort": "none", "summary": "detailed"}}),
         (RESPONSES, {"input": [{"role": "user", "content": "a"}, {"type": "reasoning", "encrypted_content": None}]}),
         (RESPONSES, CODEX),
+        (
+            RESPONSES,
+            {"input": [{"role": "assistant", "content": [{"type": "output_text", "text": "a", "parsed": {}}]}]},
+        ),
+        (MESSAGES, {"thinking": {"type": "adaptive"}, "output_config": {}, "cache_control": {}, "speed": "standard"}),
+        (MESSAGES, {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+        (MESSAGES, {"tools": [USED | {"strict": True, "eager_input_streaming": True, "allowed_callers": ["direct"]}]}),
     ],
 )
 def test_what_changes_no_reply_is_taken(server, path, given):
@@ -103,6 +116,13 @@ def test_what_changes_no_reply_is_taken(server, path, given):
             "leave it out",
         ),
         (RESPONSES, CODEX | {"top_logprobs": 2}, "top_logprobs", "beside tools"),
+        (
+            RESPONSES,
+            {"tools": [{"type": "web_search", "filters": {}}]},
+            "tools[0]",
+            "of type `web_search`: leave it out",
+        ),
+        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]", "of type `custom`"),
         (CHAT, {"reasoning_effort": "low"}, "reasoning_effort", "does not read"),
         (
             CHAT,
@@ -152,3 +172,20 @@ def test_log_probabilities_of_responses_are_those_of_the_text(server, asked):
         [each.token for each in deltas] == [each.token for each in done.logprobs] == [each["token"] for each in found]
     )
     assert json.loads(events[-1].response.output[1].model_dump_json())["content"][0]["logprobs"][0]["token"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"output_config": {"effort": "low"}}, "output_config.effort: "),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format: "),
+        ({"context_management": {"edits": [{"type": "odd"}]}}, "context_management.edits[0].type: "),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0]: functions with a schema"),
+        ({"tools": [USED | {"input_examples": [{}]}]}, "`tools[0].input_examples` is not supported"),
+        ({"speed": "fast"}, "speed: "),
+    ],
+)
+def test_what_would_change_a_message_is_refused_by_name(server, given, named):
+    with pytest.raises(openai.BadRequestError) as caught:
+        posted(server, MESSAGES, **given)
+    assert caught.value.body["message"].startswith(named)

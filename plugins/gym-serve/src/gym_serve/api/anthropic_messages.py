@@ -21,6 +21,8 @@ from gym_serve.contract import Usage
 NAMES = {
     "stop": "stop_sequences",
     "chat_template_kwargs.enable_thinking": "thinking",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
 }  #: of fields, by those of OpenAI's chat
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 

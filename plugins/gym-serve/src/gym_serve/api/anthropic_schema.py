@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,14 +13,18 @@ from gym_serve.api.chat_schema import (
     ChatMessage,
     Function,
     FunctionTool,
+    JsonSchema,
     Name,
     NamedFunction,
     NamedTool,
+    Offered,
+    ResponseFormat,
     Tool,
     ToolChoice,
 )
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Count
+from gym_serve.template_options import Effort
 
 
 class Cached(Body):
@@ -77,13 +81,18 @@ class InputMessage(Body):
     content: str | list[Block]
 
 
-class InputTool(Cached):
-    """A tool on offer."""
+class InputTool(Cached, Offered):
+    """A tool on offer. How its arguments reach the client, and that no other tool calls it, is so anyway."""
 
+    kind: ClassVar[str] = "custom"
     type: Literal["custom"] | None = None
     name: Name
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
 
 
 class Choice(Body):
@@ -95,11 +104,38 @@ class Choice(Body):
 
 
 class Thinking(Body):
-    """Whether the model thinks before it answers."""
+    """Whether the model thinks before it answers: where that is `adaptive`, as its template has it."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
     display: str | None = None
+
+
+class OutputFormat(Body):
+    """What the text must look like."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    """How an answer is made."""
+
+    effort: Effort | None = None
+    format: OutputFormat | None = None
+
+
+class KeptThoughts(Body):
+    """An edit of the conversation that leaves it as it is."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Body):
+    """What is taken from the conversation: nothing."""
+
+    edits: list[KeptThoughts] | None = None
 
 
 class Metadata(Body):
@@ -117,6 +153,10 @@ class Prompt(Body):
     tools: list[InputTool] | None = None
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
+    cache_control: dict[str, Any] | None = None
+    speed: Literal["standard"] | None = None
 
     def converted(self, **further: Any) -> ChatCompletion:
         """Return the same in OpenAI's form."""
@@ -128,7 +168,9 @@ class Prompt(Body):
             raise HTTPProblem(400, "names no tool", key="tool_choice.name")
         named = NamedTool(type="function", function=NamedFunction(name=choice.name or "none"))
         choices: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none", "tool": named}
-        thinks = None if self.thinking is None else self.thinking.type != "disabled"
+        thinks = {"enabled": True, "disabled": False}.get(self.thinking.type) if self.thinking else None
+        asked = self.output_config or OutputConfig()
+        schema = asked.format and JsonSchema.model_validate({"name": "answer", "schema": asked.format.schema_})
         return ChatCompletion(
             model=self.model,
             messages=found,
@@ -136,6 +178,8 @@ class Prompt(Body):
             tool_choice=choices[choice.type],
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             chat_template_kwargs=None if thinks is None else {"enable_thinking": thinks},
+            reasoning_effort=asked.effort,
+            response_format=ResponseFormat(type="json_schema", json_schema=schema) if schema else None,
             continue_final_message=self.messages[-1].role == "assistant",
             **further,
         )

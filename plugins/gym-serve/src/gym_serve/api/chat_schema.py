@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from gym_data.chat.call_forms import CallForm
 from gym_data.chat.json_calls import GUIDED
@@ -33,6 +34,7 @@ class Function(Body):
 
     name: Name
     arguments: str = "{}"
+    parsed_arguments: Any = None  #: what its client read of them
 
 
 class Call(Body):
@@ -55,6 +57,7 @@ class ChatMessage(Body):
     reasoning_content: str | None = None
     refusal: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    parsed: Any = None  #: what its client read of the content
 
     def plain(self) -> dict[str, Any]:
         """Return it as templates read it."""
@@ -85,7 +88,22 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
-class Tool(Body):
+class Offered(Body):
+    """A tool on offer, which the client runs."""
+
+    kind: ClassVar[str] = "function"  #: the type of those that are known
+
+    @model_validator(mode="before")
+    @classmethod
+    def _function(cls, given: Any) -> Any:
+        kind = given.get("type") if isinstance(given, dict) else None
+        if isinstance(kind, str) and kind != cls.kind:
+            why = "functions with a schema are the only tools here, and this one is of type `{kind}`: leave it out"
+            raise PydanticCustomError("tool_type", why, {"kind": kind[:64]})
+        return given
+
+
+class Tool(Offered):
     """A tool on offer."""
 
     type: Literal["function"]

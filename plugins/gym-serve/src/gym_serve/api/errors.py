@@ -69,7 +69,8 @@ def body_of(error: RequestError, path: str = "") -> dict[str, Any]:
     kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     if path.startswith(ANTHROPIC):
         kind = "api_error" if kind == "server_error" else kind
-        message = f"{problem.key}: {message}" if problem.key and not message.startswith(f"{problem.key}:") else message
+        named = not problem.key or message.startswith((f"{problem.key}:", f"`{problem.key}`"))
+        message = message if named else f"{problem.key}: {message}"
         return {"type": "error", "error": {"type": kind, "message": message}}
     code = error.code_name if isinstance(error, HTTPProblem) else None
     code = code or ("context_length_exceeded" if isinstance(error, TooLong) else None)

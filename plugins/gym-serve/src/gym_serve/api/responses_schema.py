@@ -16,6 +16,7 @@ from gym_serve.api.chat_schema import (
     Name,
     NamedFunction,
     NamedTool,
+    Offered,
     ResponseFormat,
     Tool,
     ToolChoice,
@@ -33,6 +34,7 @@ class Text(Body):
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
+    parsed: Any = None  #: what its client read of it
 
 
 class InputMessage(Body):
@@ -52,6 +54,7 @@ class FunctionCall(Body):
     call_id: Annotated[str, Field(max_length=256)]
     name: Name
     arguments: str
+    parsed_arguments: Any = None  #: what its client read of them
     id: str | None = None
     status: str | None = None
 
@@ -83,7 +86,7 @@ class Thought(Body):
     status: str | None = None
 
 
-class FlatTool(Body):
+class FlatTool(Offered):
     """A function on offer."""
 
     type: Literal["function"]
