@@ -112,7 +112,7 @@ def test_requests_that_are_prepared_side_by_side_get_one_lane(engine: LocalEngin
     model = LocalModel(served, Limits(), None)
 
     class Slow:
-        home, context = served, served.context
+        home, context, alone = served, served.context, False
 
         @property
         def model(self) -> PreTrainedModel:
