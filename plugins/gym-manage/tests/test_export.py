@@ -28,6 +28,12 @@ def test_options_reach_the_exporter(finished):
     assert (finished / "export/toy-shout").read_text() == "model?"
 
 
+def test_a_folder_among_the_options_is_answered_with_how_to_say_it(finished, capsys):
+    assert run(["export", str(finished), "./merged", "--to", "toy-shout"]) == USAGE
+    said = capsys.readouterr().err
+    assert "`./merged` is not KEY=VALUE" in said and "--into FOLDER" in said
+
+
 def test_a_run_that_has_not_finished_is_refused(finished, capsys):
     RunRecord(finished / "run.json").update(status="interrupted", trained=None)
     assert run(["export", str(finished), "--to", "toy-shout"]) == BUSY
