@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,6 +94,18 @@ def test_a_kill_leaves_no_half_export_and_the_next_one_is_whole(
     SafetensorsExporter().build().export(Artifact(model_path), into)
     assert sorted(path.name for path in into.parent.iterdir()) == ["export", "model"]
     certificate.check_files(into, certificate.read(into))
+
+
+def test_a_comparison_that_nobody_waits_for_any_more_ends_without_a_word(tmp_path: Path) -> None:
+    request = {"said": str(tmp_path / "said.txt")}  # which fails: how is of no interest
+    command = [sys.executable, "-m", "gym_export.process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdin and server.stdout and server.stderr
+        server.stdout.close()
+        server.stdin.write(json.dumps(request).encode() + b"\n")
+        server.stdin.close()
+        assert (server.stderr.read(), server.wait()) == (b"", 0)
+    assert (tmp_path / "said.txt").is_file(), "it was carried out"
 
 
 def lora(path: Path, base: Path) -> Artifact:

@@ -160,8 +160,9 @@ def main() -> None:
     os.dup2(2, 1)  # nothing that a library prints is taken for an answer
     import gym_export.comparing  # noqa: F401 - so that no fork has to
 
-    for line in sys.stdin:
-        os.write(out, f"{_forked(line, out)}\n".encode())
+    with suppress(BrokenPipeError):  # who asked has ended meanwhile
+        for line in sys.stdin:
+            os.write(out, f"{_forked(line, out)}\n".encode())
 
 
 if __name__ == "__main__":
