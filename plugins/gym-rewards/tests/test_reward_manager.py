@@ -275,6 +275,15 @@ def test_a_hang_does_not_keep_the_process_from_ending(function):
     assert "did not return within 0.5 s" in done.stderr and time.monotonic() - began < 20
 
 
+def test_a_worker_whose_caller_was_killed_says_nothing():
+    command = [sys.executable, "-c", "from gym_rewards.worker_process import serve; serve()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
+        worker.stdout.close()
+        worker.stdin.write(b'[9, "builtins:len"]\n')
+        worker.stdin.close()
+        assert (worker.stderr.read(), worker.wait()) == (b"", 0)
+
+
 class Waits(Reward):
     """Waits in this process."""
 
