@@ -191,15 +191,20 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
     bench = Bench(tmp_path)
     base = bench.model()
     paths = {}
-    for rank, name, answer in ((2, "ann", "bbbb"), (4, "ben", "zzzz")):
+    for seed, name, answer, adapter in (
+        (2, "ann", "bbbb", {"name": "lora", "rank": 2}),
+        (4, "ben", "zzzz", {"name": "lora", "rank": 4}),
+        (5, "cat", "cccc", {"name": "dora", "rank": 2}),  # no sum of the base and a pair, so in a model of its own
+        (6, "dan", "dddd", {"name": "lora", "rank": 2, "modules_to_save": ["lm_head"]}),
+    ):
         row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": answer}]}
         (tmp_path / f"{name}.jsonl").write_text((json.dumps(row) + "\n") * 4)
         recipe = {
             "model": str(base),
             "data": str(tmp_path / f"{name}.jsonl"),
             "algorithm": "sft",
-            "adapter": {"name": "lora", "rank": rank},
-            "train": {"max_steps": 3, "learning_rate": 0.5, "precision": "fp32", "seed": rank, "plot": False},
+            "adapter": adapter,
+            "train": {"max_steps": 3, "learning_rate": 0.5, "precision": "fp32", "seed": seed, "plot": False},
             "output": str(tmp_path / name),
         }
         execute(load_recipe(recipe))
@@ -207,10 +212,10 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
     engine = Local().build(artifacts=[ModelSource("base", str(base), adapters=paths)], limits=Limits())
 
     async def use() -> None:
-        order = ["ann", None, "ben", "ann", "ben"]
+        order = ["ann", None, "cat", "ben", "dan", "ann", "cat", "ben"]
         found = await asyncio.gather(*(tokens(engine, asking(user)) for user in order))
         alone = [expected(engine, artifact_in(paths[user]) if user else Artifact(base)) for user in order]
-        assert found == alone and len(set(map(tuple, alone))) == 3
+        assert found == alone and len(set(map(tuple, alone))) == 5
         await engine.close()
 
     asyncio.run(use())

@@ -43,8 +43,11 @@ class AdapterBatch:
         """Bytes of the pairs."""
         return sum(each.nbytes for pair in self._pairs.values() for half in pair for each in half if each is not None)
 
-    def add(self, name: str, artifact: Artifact, base: Artifact) -> None:
-        """Read an adapter. Raises GymError where it is of another base, or more than low-rank updates."""
+    def add(self, name: str, artifact: Artifact, base: Artifact) -> PreTrainedModel | None:
+        """Read an adapter; return a model with it where it changes more than low-rank updates do, and cannot share a batch.
+
+        Raises GymError where it is of another base.
+        """
         check_base(artifact, base.path)
         own = base_of(artifact)
         if artifact.kind != "adapter" or (
@@ -59,11 +62,7 @@ class AdapterBatch:
         without_dropout(opened.model)  # which counts in training alone
         pairs = opened.low_rank()
         if pairs is None:
-            raise GymError(
-                f"`{name}` changes more than low-rank updates do, and cannot share a batch",
-                where=str(artifact.path),
-                fix="serve it under a name of its own, or make a delta of it: `gym quantize RUN bitdelta`",
-            )
+            return opened.model
         for layer, pair in pairs.items():
             self._fits(artifact, layer, pair)
         slot = self._slots[name] = len(self._slots)
@@ -78,6 +77,7 @@ class AdapterBatch:
                 half += [None] * (slot - len(half))
                 half.append(value.to(self._model.device, self._model.dtype))
         self._stacks = self._last = None
+        return None
 
     def _fits(self, artifact: Artifact, layer: str, pair: LowRank) -> None:
         """Raise GymError where a pair has other sizes than its layer: one of peft does not say which weights it belongs to."""

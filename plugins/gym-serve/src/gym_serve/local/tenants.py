@@ -19,7 +19,7 @@ from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
-from gym_personalization.opened_variants import OpenedVariants
+from gym_personalization.opened_variants import Alone, OpenedVariants
 from gym_serve.batching.grammar import Grammars, grammars_of
 from gym_serve.contract import Limits
 from gym_serve.errors import Unknown
@@ -140,16 +140,20 @@ class StoredTenants:
 
 
 class AdapterTenants:
-    """Low-rank adapters by name, all beside one base."""
+    """Adapters by name: low-rank ones beside one base, each of the others in a model of its own."""
 
     def __init__(self, served: Served, limits: Limits) -> None:
-        """Read the adapters. Raises GymError where one of them is more than a low-rank update of this very base."""
-        self._served = served
+        """Read the adapters. Raises GymError where one of them is of another base."""
+        self._served, self._limits = served, limits
         self._batch = AdapterBatch(served.model)
+        self._alone: dict[str, Alone] = {}
         self._words: dict[str, tuple[Tokenizer, frozenset[int]]] = {}
         for name, path in served.source.adapters.items():
             artifact = artifact_in(path, served.artifact.path)
-            self._batch.add(name, artifact, served.artifact)
+            model = self._batch.add(name, artifact, served.artifact)
+            if model is not None:
+                model = model.requires_grad_(False).eval().to(served.model.device)  # type: ignore[arg-type]
+                self._alone[name] = Alone(model, ExitStack())
             self._words[name] = _words_of(served, name, artifact)
         if self._batch.bytes > limits.tenant_bytes:
             raise GymError(
@@ -176,15 +180,19 @@ class AdapterTenants:
         if name is None:
             return sharing
         tokenizer, stops = self._words[name]
+        if (home := self._alone.get(name)) is not None:
+            context = context_of(home.model, self._limits)
+            return Answering(home, home.model, tokenizer, stops, name, context, vocabulary_of(home.model))
         return replace(sharing, tokenizer=tokenizer, stops=stops)
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
-        """Return the context of a pass whose rows have these adapters."""
-        return self._batch.computing(keys)
+        """Return the context of a pass whose rows have these adapters; in a model of its own nothing lies beside it."""
+        return self._batch.computing([None if key in self._alone else key for key in keys])
 
     def close(self) -> None:
         """Give the model back as it was."""
         self._batch.close()
+        self._alone.clear()
 
 
 class NoTenants:
