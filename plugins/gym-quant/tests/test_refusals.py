@@ -123,6 +123,17 @@ def test_two_that_write_the_same_target(bench, tmp_path, monkeypatch):
     assert said and (made / "model.safetensors").exists() and not list(made.parent.glob(".made*"))
 
 
+def test_what_no_run_made_is_quantized_where_it_is_said(bench, tmp_path, capsys):
+    model, into = shutil.copytree(bench.model(), tmp_path / "model"), tmp_path / "made"
+    assert gym(["quantize", str(model)]) == FAILED
+    assert "--into FOLDER" in capsys.readouterr().err
+    assert gym(["quantize", str(model), "--into", str(into), "bits=8"]) == OK
+    asked = ["quantize", str(model), "--into", str(tmp_path / "better"), "--with", "gptq", "max_kl=0.1"]
+    assert gym(asked) == FAILED, "there is nothing to calibrate on"
+    assert gym([*asked, f"data={rows(tmp_path / 'rows.jsonl', 64)}"]) == OK
+    assert json.loads((tmp_path / "better/quantization.json").read_text())["holdout"]["kl"] < 0.1
+
+
 def test_a_budget_that_cannot_be_kept(bench, tmp_path):
     config = Mixed(bits_per_weight=3.0, choices=(3, 4))
     refused(config, bench.trained(bench.model()), bench.model(), tmp_path / "run/made", "fewest bits take")

@@ -16,7 +16,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load, load_component
 from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
-from gym_manage.recorded import Recorded, artifact_in, is_run, recorded
+from gym_manage.recorded import Recorded, artifact_in, found_in
 from gym_manage.reopened import options, reopened
 
 CERTIFICATE = (
@@ -52,7 +52,7 @@ def export(
         path = _of_file(run, into)
         click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
         return
-    found = _found(run)
+    found = found_in(run)
     if verify:
         if overrides:
             raise GymError("options are those of the certificate", key=overrides[0], fix="leave them out with --verify")
@@ -67,11 +67,9 @@ def export(
         for place, figures in {} if as_json else checked.items():
             click.echo(f"{place}: {_said(figures)}")
         return
-    if into is None and not found.recipe:
-        raise GymError("no run made it, so it is not known where to write", where=str(run), fix="say it: --into FOLDER")
     name = name or "safetensors"
-    target = name.rpartition("/")[2] + found.label
-    path = _exported(found, options(name, overrides), into or found.output / "export" / target)
+    target = into or found.place(f"export/{name.rpartition('/')[2]}")
+    path = _exported(found, options(name, overrides), target)
     click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
 
 
@@ -102,14 +100,6 @@ def _exporter(options: Mapping[str, Any], findings: Findings) -> Exporter:
         raise RecipeError(list(dict.fromkeys(findings.problems)))
     assert isinstance(exporter, Exporter)
     return exporter
-
-
-def _found(path: Path) -> Recorded:
-    """Return what lies in a folder; where no run made it, there is no recipe of it."""
-    if is_run(path) or not path.is_dir():
-        return recorded(path)
-    artifact = artifact_in(path)
-    return Recorded(path, artifact, artifact, {}, "")
 
 
 def _artifact(model: str, adapter: str | None) -> Artifact:

@@ -24,13 +24,22 @@ RECORD = "run.json"
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run, or one of its checkpoints."""
+    """A run, one of its checkpoints, or what no run made."""
 
     output: Path  #: of the run
     trained: Artifact  #: what training made
     artifact: Artifact  #: what the run made in the end, such as a quantized model; else the same
-    recipe: dict[str, Any]  #: with every name said to be of the distribution that was used then
+    recipe: dict[
+        str, Any
+    ]  #: with every name said to be of the distribution that was used then; empty where no run made it
     label: str  #: ends the names of what is made of a checkpoint; empty for a run
+
+    def place(self, name: str) -> Path:
+        """Return where something of this name that is made of it goes by default. Raises GymError where no run made it."""
+        if self.recipe:
+            return self.output / f"{name}{self.label}"
+        why = "no run made it, so it is not known where to write"
+        raise GymError(why, where=str(self.output), fix="say it: --into FOLDER")
 
 
 def recorded(path: Path) -> Recorded:
@@ -65,6 +74,14 @@ def recorded(path: Path) -> Recorded:
     finished = before.get("status") == "finished"
     made = Artifact.from_json(before["artifact"], output) if finished else trained
     return Recorded(output, trained, made, _as_recorded(before), "")
+
+
+def found_in(path: Path) -> Recorded:
+    """Return what lies in a folder as `recorded` does; what no run made has no recipe. Raises what `artifact_in` raises."""
+    if is_run(path) or not path.is_dir():
+        return recorded(path)
+    artifact = artifact_in(path)
+    return Recorded(path, artifact, artifact, {}, "")
 
 
 def is_run(folder: Path) -> bool:

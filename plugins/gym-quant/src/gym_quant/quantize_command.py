@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from gym_core import GymError
-from gym_manage.recorded import recorded
+from gym_manage.recorded import found_in
 from gym_manage.reopened import options, reopened
+
+CHATS = {"model": "", "data": "", "algorithm": "sft"}
+"""Recipe of what no run made: samples are what is trained on in conversations, and the options of the quantizer name them."""
 
 
 @click.command()
@@ -21,16 +25,21 @@ from gym_manage.reopened import options, reopened
 def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, as_json: bool) -> None:
     """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer.
 
+    RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, with --into; samples to calibrate and
+    to measure on are then conversations that `data=FILE` names.
+
     `gym plugins list --kind quantizers` names them, and `gym plugins show awq` lists the options of one.
 
     Example: `gym quantize runs/first --with awq bits=4`
     """
-    found = recorded(run)
+    found = found_in(run)
     said = found.recipe.get("quantization")
     chosen = (
         {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
     )
-    again, hook = reopened({**found.recipe, "quantization": chosen}, found.output)
+    again, hook = reopened({**(found.recipe or CHATS), "quantization": chosen}, found.output)
+    if not found.recipe:
+        again = replace(again, recipe=replace(again.recipe, data=None))
     if again.recipe.quantization and again.recipe.quantization.moment == "load":
         short = chosen["name"].rpartition("/")[2]
         raise GymError(
@@ -38,6 +47,6 @@ def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path
             key="--with",
             fix=f"`--with encoded quantizer={short}` writes what it makes; `gym plugins list --kind quantizers` names others",
         )
-    target = into or found.output / f"quantized-{chosen['name'].rpartition('/')[2]}{found.label}"
+    target = into or found.place(f"quantized-{chosen['name'].rpartition('/')[2]}")
     made = hook.quantize(run=again, artifact=found.trained, into=target)
     click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")
