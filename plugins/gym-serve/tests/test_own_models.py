@@ -14,15 +14,19 @@ import torch
 
 from gym_bitdelta.store import VariantStore
 from gym_core import Artifact
+from gym_core.cli import run
+from gym_core.errors import OK
 from gym_data.location import locate
 from gym_personalization.opened_variants import ALONE
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, TooLong, Unknown
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
+from gym_serve.local.opening import open_source
 from gym_testkit.bench import Bench
 from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.open_artifact import open_artifact
+from gym_torch.model import mapped_weights
 
 PROMPT = "What is it that I asked you about, please? " * 3
 
@@ -46,6 +50,18 @@ async def pieces(
     prompt = PROMPT if tokens is None else None
     request = Request("base", "ann", prompt=prompt, tokens=tokens, sampling=Sampling(**options), owner=owner)
     return [piece async for piece in engine.submit(request)]
+
+
+@pytest.mark.parametrize(
+    "options", [("--with", "fp8"), ("--with", "encoded", "quantizer=bnb_4bit")], ids=lambda it: it[1]
+)
+def test_a_model_that_was_quantized_is_served_as_it_is_stored(tmp_path: Path, options: tuple[str, ...]) -> None:
+    into = tmp_path / "quantized"
+    assert run(["quantize", str(Bench(tmp_path).model()), "--into", str(into), *options]) == OK
+    served, tokens = open_source(ModelSource("it", str(into)), Limits(), "float32"), torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        expected = mapped_weights.load(into, dtype=torch.float32)(tokens).logits
+        assert torch.allclose(served.model(tokens).logits, expected, atol=1e-4)
 
 
 def test_what_was_kept_of_a_prompt_serves_one_version_alone(tmp_path: Path) -> None:

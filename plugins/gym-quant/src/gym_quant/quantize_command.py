@@ -25,8 +25,8 @@ CHATS = {"model": "", "data": "", "algorithm": "sft"}
 def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, as_json: bool) -> None:
     """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer.
 
-    RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, with --into; samples to calibrate and
-    to measure on are then conversations that `data=FILE` names.
+    RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, with --into; samples to calibrate
+    and to measure on are then conversations that `data=FILE` names.
 
     `gym plugins list --kind quantizers` names them, and `gym plugins show awq` lists the options of one.
 

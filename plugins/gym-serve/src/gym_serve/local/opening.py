@@ -22,7 +22,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
 from gym_torch.checkpoints.base_model import base_of
-from gym_torch.checkpoints.open_artifact import opened
+from gym_torch.checkpoints.open_artifact import as_stored, opened
 from gym_torch.checkpoints.peft_folder import peft_artifact
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.precision_probe import device
@@ -115,7 +115,7 @@ def context_of(model: PreTrainedModel, limits: Limits) -> int:
 def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     """Return a model in memory. Raises GymError where it cannot be opened, or its template is not the one it was trained with."""
     artifact = artifact_in(source.path)
-    found = opened(artifact)
+    found = opened(as_stored(artifact))
     model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
     model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
     fuse(model)  # before tenants stand in the place of its modules

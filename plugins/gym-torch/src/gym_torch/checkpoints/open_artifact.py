@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ def to_export(artifact: Artifact) -> Artifact:
         return artifact
     say(f"{artifact.path} is quantized and stays as it is; {path}, which was trained, is exported")
     return Artifact(**{**before, "path": path})
+
+
+def as_stored(artifact: Artifact) -> Artifact:
+    """Return a quantized model as the directory that it is, for whoever only computes with it; any other as it is."""
+    return replace(artifact, details={key: value for key, value in artifact.details.items() if key != "quantization"})
 
 
 def opened(artifact: Artifact, dtype: torch.dtype | str = "auto", exact: bool = False) -> Opened:
