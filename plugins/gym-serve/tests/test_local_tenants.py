@@ -28,6 +28,7 @@ from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
 from gym_serve.local.opening import artifact_in, tokenizer_of
 from gym_testkit.bench import Bench
+from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.generation.generator import Generator
@@ -219,6 +220,14 @@ def test_adapters_of_many_share_batches_and_the_template_that_trained_serves(tmp
         await engine.close()
 
     asyncio.run(use())
+    moved = base.rename(tmp_path / "moved")
+    Local().build(artifacts=[ModelSource("base", str(moved), adapters=paths)], limits=Limits())
+    with pytest.raises(GymError, match="base of this adapter is not there any more"):
+        Local().build(artifacts=[ModelSource("ann", paths["ann"])], limits=Limits())
+    with pytest.raises(GymError, match="belongs to another base"):
+        Local().build(artifacts=[ModelSource("base", str(write_model(base, seed=9)), adapters=paths)], limits=Limits())
+    shutil.rmtree(base)
+    moved.rename(base)
     with pytest.raises(GymError, match="has no adapters beside it"):
         Local().build(artifacts=[ModelSource("ann", paths["ann"], adapters={"ben": paths["ben"]})], limits=Limits())
     model = tmp_path / "ann" / "model"

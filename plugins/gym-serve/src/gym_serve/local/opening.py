@@ -21,7 +21,7 @@ from gym_data.prepare import tokenizer_with
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
-from gym_torch.checkpoints.base_model import base_of
+from gym_torch.checkpoints.base_model import base_of, is_gone
 from gym_torch.checkpoints.open_artifact import as_stored, opened
 from gym_torch.checkpoints.peft_folder import peft_artifact
 from gym_torch.kernels.fused_modules import fuse
@@ -156,11 +156,13 @@ def own_tokenizer(
 def artifact_in(path: str, base: Path | None = None) -> Artifact:
     """Return what a path or a name means; an adapter that peft wrote elsewhere belongs to `base`, where one is given.
 
-    Raises GymError where there is nothing to serve.
+    So does one whose own base is not where it was. Raises GymError where there is nothing to serve.
     """
     found = artifact_at(path)
     if found.kind == "adapter" and not found.details:  # a folder of peft, of which no run says more
         return peft_artifact(found.path, None if base is None else str(base))
+    if base is not None and is_gone(found):
+        found = replace(found, base=str(base))  # whether it is the same one its fingerprint says
     return replace(found, task=task_in(found.path)) if found == Artifact(found.path) else found
 
 
