@@ -12,6 +12,7 @@ import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from gym_core import execute, load_recipe
 from gym_core.cli import run
 from gym_core.errors import OK
 from gym_testkit.bench import Bench
@@ -47,6 +48,18 @@ def test_a_merge_file_writes_the_merged_model(bench: Bench) -> None:
         merged(TOKENS).logits, AutoModelForCausalLM.from_pretrained(base)(TOKENS).logits, atol=1e-2
     )
     assert json.loads((bench.root / "merged" / "certificate.json").read_text())["status"] == "verified"
+
+
+def test_an_adapter_of_a_run_is_merged_into_the_model_that_is_named_or_refused(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = bench.path("tuned")
+    execute(load_recipe({**bench.recipe("sft", max_steps=1), "adapter": "lora", "output": str(output)}))
+    base, _, file = written(bench, adapter_name_or_path=str(output))
+    for model, right in ((bench.model(7), False), (base, True)):
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"model_name_or_path": str(model)}))
+        assert (run(["export", str(file)]) == OK) == right == (bench.root / "merged").exists()
+        assert ("belongs to another base" in capsys.readouterr().err) != right
 
 
 def test_what_nobody_does_is_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

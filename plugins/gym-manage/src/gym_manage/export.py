@@ -103,14 +103,14 @@ def _exporter(options: Mapping[str, Any], findings: Findings) -> Exporter:
 
 
 def _artifact(model: str, adapter: str | None) -> Artifact:
-    """Return the artifact in a folder; an adapter that does not say more belongs to the model that is named beside it."""
+    """Return the artifact in a folder; an adapter belongs to the model named beside it, or is refused by its fingerprint."""
     path = Path(adapter or model).expanduser()
     found = artifact_in(path)
     if adapter and found.kind == "model":
         raise GymError(
             "holds a whole model, not an adapter", where=str(path), fix="name it as the model, without an adapter"
         )
-    return replace(found, base=model) if adapter and not found.details else found
+    return replace(found, base=model) if adapter else found
 
 
 def _exported(found: Recorded, exporter: Mapping[str, Any], into: Path) -> Path:
