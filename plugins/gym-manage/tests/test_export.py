@@ -28,6 +28,12 @@ def test_options_reach_the_exporter(finished):
     assert (finished / "export/toy-shout").read_text() == "model?"
 
 
+def test_the_model_of_a_run_is_exported_where_the_run_is(finished):
+    (finished / "model/config.json").write_text("{}")
+    assert run(["export", str(finished / "model"), "--to", "toy-shout"]) == OK
+    assert (finished / "export/toy-shout").read_text() == "model!"
+
+
 def test_a_folder_among_the_options_is_answered_with_how_to_say_it(finished, capsys):
     assert run(["export", str(finished), "./merged", "--to", "toy-shout"]) == USAGE
     said = capsys.readouterr().err

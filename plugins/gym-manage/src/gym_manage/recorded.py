@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,8 @@ def found_in(path: Path) -> Recorded:
     if is_run(path) or not path.is_dir():
         return recorded(path)
     artifact = artifact_in(path)
+    if _made_by_run(path) is not None:  # RUN/model: what is made of it goes where that of the run does
+        return replace(recorded(path.parent), trained=artifact, artifact=artifact)
     return Recorded(path, artifact, artifact, {}, "")
 
 
