@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from gym_core import GymError
+
 BESIDE = (
     "tokenizer*.json",
     "tokenizer.model",
@@ -22,7 +24,12 @@ FURTHER_TEMPLATES = "additional_chat_templates"  #: folder of chat templates wit
 
 
 def copy_tokenizer(source: Path, into: Path) -> None:
-    """Copy the files of the tokenizer, the chat templates and the stop tokens from one model directory to another."""
+    """Copy the files of the tokenizer, the chat templates and the stop tokens from one model directory to another.
+
+    Raises GymError where there is no such directory any more: a model without its tokenizer would be of no use.
+    """
+    if not source.is_dir():
+        raise GymError("the tokenizer is gone", where=str(source), fix="run the command again: it is made anew")
     for pattern in (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"):
         for file in sorted(source.glob(pattern)):
             target = into / file.relative_to(source)
