@@ -14,6 +14,7 @@ from gym_torch_bench import make_run, same
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from gym_core import GymError, RecipeError
 from gym_torch import Transformers
@@ -109,8 +110,10 @@ def test_a_missing_shard_is_named(copy: Path, tmp_path: Path) -> None:
 def test_damaged_weights_are_an_error_and_not_a_traceback(copy: Path, tmp_path: Path) -> None:
     data = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(data[: len(data) // 2])
+    before = logging.get_verbosity()
     with pytest.raises(GymError, match="cannot be loaded"):
         load(copy, tmp_path / "run")
+    assert logging.get_verbosity() == before, "transformers would be silent from here on"
 
 
 def test_weights_that_are_not_there_are_never_made_up(copy: Path, tmp_path: Path) -> None:

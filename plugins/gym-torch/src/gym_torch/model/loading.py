@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.utils import logging
 
 from gym_core import GymError, PluginError, Run
 from gym_optim.promises import named, promised
@@ -22,7 +21,7 @@ from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fp8_products, rope_scaling
 from gym_torch.model.layout_support import layout_support_of
-from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
+from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK, quiet
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.model_files import PATH, check_code, check_weights
 from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
@@ -216,14 +215,10 @@ def read_weights(
     parts that no text goes through is left out, and said, as is what has a name that ends in one of `unused`.
     """
     report: dict[str, Any]
-    with TRANSFORMERS_LOCK:
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+    with TRANSFORMERS_LOCK, quiet():
         model, report = kind.from_pretrained(
             path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
-        logging.set_verbosity(verbosity)
     left = sorted(report["unexpected_keys"])
     others = [name for name in left if any(part in _OTHER_MODALITIES for part in name.split("."))]
     if others:
