@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from gym_adapters import LoRA
 from gym_core import GymError
 from gym_testkit.architectures import EXPERTS, SHAPE, build
 from gym_torch import Transformers
-from gym_torch.model.adapted import adapt
+from gym_torch.model.adapted import adapt, skeleton
 from gym_torch.model.empty_model import empty
 from gym_torch.model.loading import LoadedModel
-from gym_torch.quantization.quantizable_weights import left_over, to_quantize
+from gym_torch.quantization.quantizable_weights import left_over, routing, to_quantize
 from gym_torch.quantization.weights import plain_state, quantized_layers, stored_modules
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
@@ -131,6 +132,28 @@ def test_what_stays_by_convention_is_nothing_to_say() -> None:
     for model in (build("qwen3_moe"), build("qwen3"), build("gemma2"), build("phi")):
         wanted = to_quantize(model)
         assert wanted.weights and not left_over(model, wanted.weights)
+
+
+ROUTERS = {
+    "qwen2_moe": ["mlp.gate"],
+    "mixtral": ["mlp.gate"],
+    "llama4_text": ["feed_forward.router"],
+    "jetmoe": ["mlp.router.layer", "self_attention.experts.router.layer"],
+}
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+def test_layers_as_wide_as_there_are_experts_are_no_routers(kind: str) -> None:
+    """As keys, values and the shared expert of Qwen3-Next, which has 512 of each."""
+    experts = {"num_experts": 32, "num_local_experts": 32, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    kept = {"intermediate_size": 32, "intermediate_size_mlp": 32, "shared_expert_intermediate_size": 32}
+    config = AutoConfig.for_model(kind, **SHAPE | experts | kept | {"num_key_value_heads": 4, "kv_channels": 4})
+    model = skeleton(config, AutoModelForCausalLM.from_config)
+    routers = routing(model)
+    found = {
+        re.sub(r"model\.layers\.\d+\.", "", name) for name, each in model.named_parameters() if id(each) in routers
+    }
+    assert found == {f"{name}.weight" for name in ROUTERS[kind]}
 
 
 def test_modules_that_are_named_stay_as_they_are(load: Any) -> None:

@@ -23,7 +23,7 @@ from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.quantization.expert_layer import runs_beside
-from gym_torch.quantization.quantizable_weights import routed_to
+from gym_torch.quantization.quantizable_weights import routing
 
 Fp8Recipe = Literal["rowwise", "rowwise_with_gw_hp"]
 KEY = "model.fp8"
@@ -126,8 +126,8 @@ def able(model: PreTrainedModel) -> list[nn.Linear]:
     Raises GymError where experts would be left out, or where none is left.
     """
     parts = [module for layer in layers_of(model)[2] for module in layer.modules()]
-    routed = routed_to(model.config)
-    linear = [part for part in parts if type(part) is nn.Linear and part.out_features not in routed]
+    routers = routing(model)
+    linear = [part for part in parts if type(part) is nn.Linear and id(part.weight) not in routers]
     found = [layer for layer in linear if not any(size % MULTIPLE for size in layer.weight.shape)]
     name = type(model).__name__
     if any(map(runs_beside, parts)):

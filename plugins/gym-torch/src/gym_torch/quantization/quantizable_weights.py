@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from gym_core import GymError
@@ -56,7 +56,7 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
             key=f"{KEY}.{SKIPPED}",
             fix="name modules as model.named_modules() does, or the last parts of their paths",
         )
-    kept, routed = set(map(id, _by_convention(model))), routed_to(model.config)
+    kept, routers = set(map(id, _by_convention(model))), routing(model)
     backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
     tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
     found = ToQuantize({}, [])
@@ -64,7 +64,7 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
         if id(module) in kept or id(module) not in backbone or _lies(name, skipped):
             continue
         if isinstance(module, nn.Linear | Conv1D) and not isinstance(module, QuantizedMatrix):
-            if f"{name}.weight" not in tied and _width(module) not in routed:
+            if f"{name}.weight" not in tied and id(module.weight) not in routers:
                 found.layers[name] = module
         elif runs_beside(module):
             stacks = (own for own, weight in module.named_parameters(recurse=False) if weight.dim() == 3)
@@ -76,15 +76,12 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
 
 def left_over(model: PreTrainedModel, taken: Collection[str] = ()) -> dict[str, int]:
     """Return the sizes of weights, by name, that are neither quantized nor `taken`, and that convention does not exclude."""
-    routed = routed_to(model.config)
     usual = {id(weight) for module in _by_convention(model) for weight in module.parameters(recurse=False)}
+    usual |= routing(model)
     return {
         name: weight.numel()
         for name, weight in model.base_model.named_parameters(prefix=_prefix(model))
-        if weight.dim() > 1
-        and name not in taken
-        and id(weight) not in usual
-        and not (weight.dim() == 2 and weight.shape[0] in routed)  # a router, or biases of experts
+        if weight.dim() > 1 and name not in taken and id(weight) not in usual
     }
 
 
@@ -149,14 +146,29 @@ def _by_convention(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
 
 
-def routed_to(shape: PretrainedConfig) -> set[int]:
-    """Return how many experts a router of the model chooses from."""
-    options = shape.get_text_config()
-    return {found for key in EXPERTS if isinstance(found := getattr(options, key, None), int)}
+def routing(model: PreTrainedModel) -> set[int]:
+    """Return the ids of the weights `[experts, .]` of routers, and of the biases of experts.
 
-
-def _width(layer: nn.Linear | Conv1D) -> int:
-    return layer.out_features if isinstance(layer, nn.Linear) else layer.nf
+    They lie in what transformers declares to be a router, or right beside the experts; elsewhere a layer with as many outputs
+    as there are experts is like any other.
+    """
+    options = model.config.get_text_config()
+    counts = {found for key in EXPERTS if isinstance(found := getattr(options, key, None), int)}
+    if not counts:
+        return set()
+    models = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    declared = [(part._can_record_outputs or {}).get("router_logits", ()) for part in models]
+    kinds = tuple(
+        {each.target_class for some in declared for each in (some if isinstance(some, list | tuple) else [some])}
+    )
+    held: list[nn.Parameter] = []
+    for part in model.modules():
+        if isinstance(part, kinds) and not any(isinstance(inner, kinds) for inner in [*part.modules()][1:]):
+            held += part.parameters()
+        children = dict(part.named_children())
+        if "experts" in children or any(map(runs_beside, children.values())):
+            held += [weight for child in children.values() for weight in child.parameters(recurse=False)]
+    return {id(weight) for weight in held if weight.dim() == 2 and weight.shape[0] in counts}
 
 
 def _prefix(model: PreTrainedModel) -> str:
