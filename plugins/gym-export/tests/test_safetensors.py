@@ -278,6 +278,19 @@ def test_what_holds_more_digits_than_the_base_is_rounded_once(over_bf16: Artifac
     assert float((off.abs() / wanted.abs().clamp(min=1e-3)).max()) <= 1.01 * bound
 
 
+def test_weights_that_files_hold_in_fp32_are_exported_so(model_path: Path, tmp_path: Path) -> None:
+    """Bit for bit, though the configuration says bf16 of all, and transformers loads all in that."""
+    artifact = lora_over_bf16(model_path, tmp_path)
+    file = Path(artifact.base) / "model.safetensors"
+    finer = {name: each for name, each in load_file(model_path / "model.safetensors").items() if "norm" in name}
+    save_file(load_file(file) | finer, file, metadata={"format": "pt"})
+    for source in (artifact, Artifact(file.parent, "model")):
+        made = SafetensorsExporter().build().export(source, tmp_path / f"{source.kind}-made")
+        found = load_file(made / "model.safetensors")
+        assert {name for name, each in found.items() if each.dtype == torch.float32} == finer.keys()
+        assert all(torch.equal(found[name], each) for name, each in finer.items())
+
+
 def test_weights_in_fp32_of_a_run_in_bf16_are_exported_in_bf16(model_path: Path, tmp_path: Path) -> None:
     """A checkpoint of a whole model holds what trained, in fp32, and says what the model is stored in."""
     artifact = Artifact(model_path, "model", details={"dtype": "bfloat16"})

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from gym_core import GymError, PluginError
 from gym_torch.kinds import Adapter
 from gym_torch.model.adapted import Full, build_adapter
 from gym_torch.model.mapped_weights import Raised
+from gym_torch.model.stored_precisions import stored_exceptions
 from gym_torch.policy import Policy
 
 torch.set_num_threads(1)
@@ -74,6 +76,23 @@ def test_an_artifact_has_the_precision_of_its_base(tmp_path: Path, loaded: torch
     for name, weight in full.model.named_parameters():
         assert torch.equal(weight.bfloat16(), again.get_parameter(name))
     assert full.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("loaded", ["auto", torch.float32])
+def test_weights_that_files_hold_in_fp32_are_stored_so(tmp_path: Path, loaded: torch.dtype | str) -> None:
+    """As routers, norms and decays of some families are; all others are in bf16, as `config.json` says of all."""
+    file = base_model(tmp_path / "base", torch.bfloat16) / "model.safetensors"
+    weights = {name: each.float() if "norm" in name else each for name, each in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    full = trained(file.parent, loaded)
+    artifact = full.save(tmp_path / "saved", "base")
+    again = load_file(artifact.path / "model.safetensors")
+    assert {name: each.dtype for name, each in again.items()} == {name: each.dtype for name, each in weights.items()}
+    assert all(torch.equal(each, full.state()[name].to(each.dtype)) for name, each in again.items())
+    exact = full.save(tmp_path / "exact", "base", exact=True)
+    for place in (artifact, exact):
+        held = stored_exceptions(full.model, place, place.path, torch.bfloat16)
+        assert held == {name: each.dtype for name, each in weights.items() if "norm" in name}
 
 
 def test_saving_writes_no_pickle(tmp_path: Path) -> None:

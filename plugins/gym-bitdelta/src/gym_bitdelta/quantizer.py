@@ -34,7 +34,7 @@ from gym_torch.checkpoints.load_delta import DeltaCodec
 from gym_torch.checkpoints.max_kl import check_kl
 from gym_torch.console import say, warn
 from gym_torch.model import fingerprint
-from gym_torch.model.adapted import stored_dtype
+from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.model_files import weight_files
 
 EVIDENCE = "delta.json"

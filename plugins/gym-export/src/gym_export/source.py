@@ -24,7 +24,8 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import Opened, opened, plain_model
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer, remove_templates
-from gym_torch.model.adapted import Plain, skeleton, stored_dtype
+from gym_torch.model.adapted import Plain, skeleton
+from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of
 
 LONGEST = 160  #: tokens of a prompt

@@ -16,7 +16,7 @@ from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
 from gym_torch.kernels import precision_probe
 from gym_torch.loop.job import keeps_best
-from gym_torch.model.adapted import stored_dtype
+from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.observer import steps_of
 
 

@@ -23,7 +23,7 @@ from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import ROUNDED
 from gym_adapters.tuners.lora_init import factors, weight_of
 from gym_core import Artifact, GymError
-from gym_torch.model.adapted import stored_dtype
+from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.quantization.weights import quantized
 from gym_torch.trained_part import FirstStepBatch
 

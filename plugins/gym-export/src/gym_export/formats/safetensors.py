@@ -20,6 +20,7 @@ from gym_export.source import Prompt, Source, read_tokenizer, render, rows
 from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import skeleton
+from gym_torch.model.stored_precisions import stored_exceptions
 from gym_torch.model.tasks import ROUNDING, Task, answers, built
 from gym_torch.model_files import weight_files
 
@@ -43,10 +44,13 @@ class Safetensors(Format):
         plain = source.merged(dtype)
         model = whole.adapted.model
         empty = skeleton(plain.config, built(plain.config, whole.task)).to(dtype)
-        if self.config.dtype == "keep" and model.dtype == dtype != torch.float32:
-            for name, weight in model.state_dict().items():  # what a family never rounds
-                if weight.dtype == torch.float32 and name in dict(empty.named_parameters()):
-                    empty.get_parameter(name).data = empty.get_parameter(name).data.float()
+        if self.config.dtype == "keep":
+            own = stored_exceptions(empty, source.artifact, source.base, dtype)
+            if model.dtype == dtype != torch.float32:  # what a family never rounds
+                wide = (name for name, weight in model.state_dict().items() if weight.dtype == torch.float32)
+                own = dict.fromkeys(wide, torch.float32) | own
+            for name, weight in empty.state_dict(keep_vars=True).items():
+                weight.data = weight.data.to(own.get(name, weight.dtype))
         config = plain.config
         config.dtype, config.architectures = str(dtype).removeprefix("torch."), [type(empty).__name__]
         config.save_pretrained(into)
@@ -71,7 +75,7 @@ class Safetensors(Format):
         if not told:
             return {}
         dtype, digests = getattr(torch, told["dtype"]), told["digests"]
-        again = mapped_weights.load(path, kind=source.task.kind)
+        again = mapped_weights.load(path, kind=source.task.kind, exact=True)
         for name, weight in weight_shards.own_weights(again).items():
             if digests.get(name) not in (weight_shards.digest(weight), weight_shards.digest(weight.to(dtype))):
                 raise GymError(f"{name} does not read back as it was written", where=str(path), fix="check the disk")

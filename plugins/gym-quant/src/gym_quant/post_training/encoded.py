@@ -40,7 +40,7 @@ class EncodedQuantizer(PostTrainingQuantizer):
     def _write(self, run: Run, base: Path, building: Path) -> dict[str, Any]:
         """Write configuration and weights; return what was done and measured."""
         refuse_quantized(base)
-        before = mapped_weights.load(base)
+        before = mapped_weights.load(base, exact=True)
         numbers = {name: weight.numel() for name, weight in weight_shards.own_weights(before).items()}
         if odd := several_matrices(before):
             raise GymError(

@@ -101,7 +101,7 @@ class PostTrainingQuantizer:
     def _write(self, run: Run, base: Path, building: Path) -> dict[str, Any]:
         """Write configuration and weights; return what was done and measured."""
         refuse_quantized(base)
-        model = mapped_weights.load(base)
+        model = mapped_weights.load(base, exact=True)
         known = tuple(f"{name}." for name in experts.stacked(model))
         if odd := [name for name in experts.several_matrices(model) if not name.startswith(known)]:
             raise GymError(

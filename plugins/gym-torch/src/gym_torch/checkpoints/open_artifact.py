@@ -111,7 +111,8 @@ def open_artifact(
     base of an adapter that belongs to a quantized one is quantized as that was.
 
     Modules that an adapter trained whole take the precision of what they stand for, so that the layers behind them take what they
-    compute. With `exact` they keep all digits, for who computes in fp32 (`gym_torch.model.tasks.answers`).
+    compute. With `exact` they keep all digits, and so does every weight of files with several precisions, for who computes in
+    fp32 (`gym_torch.model.tasks.answers`).
 
     Raises:
         GymError: it is no model, adapter or delta, is quantized, does not say which adapter made it, or weights are missing.
@@ -134,7 +135,9 @@ def open_artifact(
         )
     if artifact.kind == "model":
         return Full(
-            None, mapped_weights.load(artifact.path, dtype=dtype, quantizer=quantizer), trained=lambda name: False
+            None,
+            mapped_weights.load(artifact.path, dtype=dtype, quantizer=quantizer, exact=exact),
+            trained=lambda name: False,
         )
     if artifact.kind == "adapter" and artifact.kind not in artifact.details and is_peft(artifact.path):
         artifact = peft_artifact(artifact.path, artifact.base)
@@ -149,7 +152,7 @@ def open_artifact(
         raise GymError("the weights of the adapter are missing", where=str(artifact.path), fix=fix)
     changed = artifact.details.get("config", {})  # such as positions that were scaled for training
     quantizer = quantizer_of(artifact) or quantizer
-    model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer)
+    model = mapped_weights.load(base_of(artifact), changed, dtype=dtype, quantizer=quantizer, exact=exact)
     fit_vocabulary(model, artifact.path)
     stored = {name: weight.dtype for name, weight in model.named_parameters(remove_duplicate=False)}
     adapted = build_adapter(cls(**artifact.details.get("options", {})), model)
@@ -172,7 +175,7 @@ def plain_model(artifact: Artifact, dtype: torch.dtype | str = "auto") -> Plain:
 
     Raises what `open_artifact` does, and GymError where the adapter cannot be merged or transformers has no such model.
     """
-    whole = opened(to_export(artifact), dtype)
+    whole = opened(to_export(artifact), dtype, exact=True)
     plain = whole.plain()
     model = skeleton(plain.config, built(plain.config, whole.task))
     plain.config.architectures = [type(model).__name__]

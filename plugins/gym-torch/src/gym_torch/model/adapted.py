@@ -7,12 +7,11 @@ knows about optimizers, checkpoints or recipes.
 from __future__ import annotations
 
 import copy
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate import init_empty_weights
@@ -23,11 +22,10 @@ from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
 from gym_torch.model.loading import read_weights
+from gym_torch.model.stored_precisions import declare_dtype, exceptions, named_dtype, stored_dtype
 from gym_torch.model.vocabulary import vocabulary_modules
 from gym_torch.quantization.weights import stored_modules
 from gym_torch.trained_part import TrainedPart
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Plain(NamedTuple):
@@ -148,10 +146,12 @@ class Full(AdaptedModel):
         """
         self.model = model
         self._dtype = stored_dtype(model)
+        own = exceptions(model, Path(model.name_or_path), self._dtype)
+        self._own = {name: held.dtype for name, held in own.items()}
         self._stored = {
             name: self._dtype if weight.dtype == model.dtype else weight.dtype
             for name, weight in model.named_parameters(remove_duplicate=False)
-        }
+        } | self._own
         for name, weight in model.named_parameters():
             chosen = trained(name)
             if chosen and not weight.is_floating_point():
@@ -181,8 +181,10 @@ class Full(AdaptedModel):
         self.model.save_pretrained(path, state_dict=weights)
         if not exact:
             declare_dtype(path, self._dtype)
-        stored = str(self._dtype).removeprefix("torch.")
-        return Artifact(path, "model", details={"base": base, "dtype": stored})
+        details: dict[str, Any] = {"base": base, "dtype": named_dtype(self._dtype)}
+        if self._own:
+            details["dtypes"] = {name: named_dtype(dtype) for name, dtype in self._own.items()}
+        return Artifact(path, "model", details=details)
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """Load the directory with transformers and return the trained weights."""
@@ -259,29 +261,3 @@ def check_state(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
             f"the saved weights belong to another model or adapter: {wrong[0]} differs ({len(wrong)} in all)",
             fix="restore with the recipe that wrote them",
         )
-
-
-def stored_dtype(model: PreTrainedModel, artifact: Artifact | None = None) -> torch.dtype:
-    """Return the precision of the files a model came from, which may be lower than the one it was loaded in.
-
-    Of what a run made it is that of the model which was trained: a checkpoint holds it in fp32.
-    """
-    if artifact and artifact.details.get("dtype") in _DTYPES:
-        return _DTYPES[artifact.details["dtype"]]
-    file = Path(model.name_or_path) / "config.json"
-    if not file.is_file():
-        return model.dtype
-    config = json.loads(file.read_text(encoding="utf-8"))
-    name = config.get("dtype") or config.get("torch_dtype")
-    return _DTYPES.get(name, model.dtype)
-
-
-def declare_dtype(path: Path, dtype: torch.dtype) -> None:
-    """Write into `config.json` the precision that the weights beside it are stored in.
-
-    `save_pretrained` declares that of the live model, whatever it was given to write.
-    """
-    file = path / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["dtype"] = str(dtype).removeprefix("torch.")
-    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_torch.kinds import LoadTimeQuantizer
+from gym_torch.model import stored_precisions
 from gym_torch.model.loading import read_model
 from gym_torch.model_files import check_weights
 
@@ -39,10 +40,12 @@ def load(
     kind: Any = AutoModelForCausalLM,
     dtype: torch.dtype | str = "auto",
     quantizer: LoadTimeQuantizer | None = None,
+    exact: bool = False,
 ) -> PreTrainedModel:
     """Load a model for use, with entries of its configuration changed; by default in the precision of its files, mapped.
 
-    What a quantizer is given for is read and encoded layer by layer.
+    What a quantizer is given for is read and encoded layer by layer. Of files with several precisions it is the one that the
+    configuration says, as the code of transformers computes in; with `exact` each weight has its own, for `Raised`.
 
     Raises GymError where there are no weights in safetensors, or some are missing, do not fit or are not finite.
     """
@@ -52,6 +55,8 @@ def load(
     options = {"config": shape, "dtype": dtype, "local_files_only": True}
     _MAPS.clear()
     model = read_model(path, options, quantizer, kind, _finite).eval()
+    if exact:
+        stored_precisions.restore(model, path)
     _MAPS.clear()
     return model
 
