@@ -43,6 +43,7 @@ class Walk:
         self.model, self.rows = model, rows
         self.layers = list(layers_of(model)[2])
         self.calls: list[list[Call]] = []  # of each batch, for each layer
+        self.more: int | None = None  # what a layer returns behind its states, in a tuple; None: the states alone
         self.states = [self._begin(rows.tokens[part]) for part in rows.batches()]  # of each batch [rows, length, dim]
 
     def forward(self, number: int, layer: nn.Module) -> None:
@@ -136,10 +137,13 @@ class Walk:
         calls: list[Call] = []
         first: list[Tensor] = []
 
-        def record(states: Tensor, *args: Any, **options: Any) -> Tensor:
-            first[:] = first or [states]
+        def record(states: Tensor, *args: Any, **options: Any) -> Any:
+            if not first:
+                first.append(states)
+                real: Any = type(self.layers[0]).forward(self.layers[0], states, *args, **options)
+                self.more = len(real) - 1 if isinstance(real, tuple) else None
             calls.append(Call(args, options))
-            return states
+            return self._returned(states)
 
         with self._instead(record):
             self.model.base_model(tokens, use_cache=False)
@@ -152,12 +156,16 @@ class Walk:
     @torch.no_grad()
     def _head(self, tokens: Tensor, states: Tensor) -> Tensor:
         """Return the logits `[n, vocabulary]` of states `[1, n, dim]` behind the last layer."""
-        with self._instead(lambda *args, **options: states):
+        with self._instead(lambda *args, **options: self._returned(states)):
             logits: Tensor = self.model(tokens, use_cache=False).logits
         return logits[0].float()
 
+    def _returned(self, states: Tensor) -> Any:
+        """Return states as a layer of this family returns them."""
+        return states if self.more is None else (states, *[None] * self.more)
+
     @contextmanager
-    def _instead(self, forward: Callable[..., Tensor]) -> Iterator[None]:
+    def _instead(self, forward: Callable[..., Any]) -> Iterator[None]:
         """Have something else computed in the place of every layer. Raises GymError for families whose layers return more."""
         for layer in self.layers:
             layer.forward = forward  # type: ignore[method-assign]
