@@ -53,6 +53,22 @@ def test_value_and_gradients_are_those_of_float64(used: list[int], bias: bool, t
             assert torch.allclose(one.grad.double(), other.grad, atol=1e-4)
 
 
+def test_few_numbers_of_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library keeps compiled code for each, so a run whose steps all have another number would grow without end."""
+    counts: set[int] = set()
+    product = onednn_linear.few_rows
+    monkeypatch.setattr(onednn_linear, "few_rows", lambda *given: counts.add(len(given[0])) or product(*given))
+    layer = nn.Linear(8, 8)
+    multiply(layer)
+    for rows in range(64, 128):
+        given = drawn(rows, 8).requires_grad_()
+        layer(given).sum().backward()
+        assert torch.allclose(layer.weight.grad, given.detach().sum(0).expand(8, 8), atol=1e-4)
+        layer.weight.grad = None
+    assert len(counts) == 8
+    assert all(8 * rows < 9 * onednn_linear.even(rows) <= 9 * rows for rows in range(16, 5000))
+
+
 def test_a_layer_says_and_keeps_what_it_did(used: list[int]) -> None:
     """A frozen layer that trains again has a gradient; a copy has its own weight; what is added in place changes no gradient."""
     layer = nn.Linear(8, 8).requires_grad_(False)
