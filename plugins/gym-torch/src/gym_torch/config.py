@@ -13,7 +13,7 @@ from gym_core.component import load_object
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import ModelName, is_hub_id, locate, package_of
 from gym_data.new_tokens import MODEL, folder_of
-from gym_torch.kernels.openmp import wait_passively
+from gym_torch.kernels.library_settings import wait_passively
 from gym_torch.kinds import (
     Adapter,
     KernelLibrary,

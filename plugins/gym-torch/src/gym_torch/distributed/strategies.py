@@ -13,7 +13,7 @@ from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
-from gym_torch.kernels.openmp import wait_passively
+from gym_torch.kernels.library_settings import wait_passively
 from gym_torch.kinds import TorchStrategy, part
 
 
