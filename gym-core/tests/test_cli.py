@@ -130,6 +130,40 @@ def test_a_reader_who_has_seen_enough_is_no_error(site, program):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+#: A hook that tells people something, in each of the ways there are.
+TELLING = """
+import click, os, sys, warnings
+from gym_core.hooks import hookimpl
+class Telling:
+    @hookimpl(tryfirst=True)
+    def load_model(self, run):
+        for _ in range(3):
+            print("said", "x" * 10_000)
+            print("said", file=sys.stderr, flush=True)
+            click.echo("said", err=True)
+            warnings.warn("said")
+            sys.stderr.flush()
+"""
+
+
+@pytest.mark.parametrize("where", ["pipe", "/dev/full"])
+def test_messages_that_cannot_be_written_end_no_run(site, recipe, install, tmp_path, where):
+    """`gym train r.yaml 2>&1 | head -1`, and a log on a full disk: what was trained is there all the same."""
+    if where == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(where, os.O_WRONLY)
+    made = install("gym-telling", {"gym_telling": TELLING}, {"gym.hooks": {"telling": "gym_telling:Telling"}})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(made), str(site), *sys.path]), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "gym_core.cli", "train", recipe(MODEL + "algorithm: toy\nhooks: [telling]\n")]
+    heard = writing if where == "pipe" else subprocess.DEVNULL
+    done = subprocess.run(command, stdout=heard, stderr=writing, env=environment, timeout=60)
+    os.close(writing)
+    assert json.loads((tmp_path / "out/run.json").read_text())["status"] == "finished"
+    assert done.returncode == 0
+
+
 def test_plugins_list_names_owner_and_version(site):
     listed = json.loads(gym(site, "plugins", "list", "--json").stdout)["plugins"]
     assert {

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from select import select
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -120,6 +120,7 @@ def main() -> None:
     atexit.register(_leave, codes)  # before anybody else's: the first one is called last
     _guard_exit()
     _print_anything()
+    _print_without_reader()
     _delay_garbage_collection()
     codes.append(run(sys.argv[1:]))
     os._exit = _exit
@@ -159,6 +160,24 @@ def _print_anything() -> None:
     """Have characters that the terminal or the file cannot have be escaped: they must not end a command that did its work."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+class _Unheard(FileIO):
+    """A file that takes what cannot be written, and drops it."""
+
+    def write(self, data: Any, /) -> int | None:
+        try:
+            return super().write(data)
+        except OSError:  # its reader is gone, or the disk is full
+            return memoryview(data).nbytes
+
+
+def _print_without_reader() -> None:
+    """Have messages that nobody can be told be dropped: `gym train r.yaml 2>&1 | head` must not end a run, nor its checkpoint."""
+    if isinstance(sys.stderr, TextIOWrapper):
+        raw = _Unheard(sys.stderr.fileno(), "w", closefd=False)
+        told, how = BufferedWriter(raw), sys.stderr.encoding
+        sys.stderr = TextIOWrapper(told, how, errors="backslashreplace", line_buffering=True)
 
 
 def _delay_garbage_collection() -> None:
