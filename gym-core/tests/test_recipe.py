@@ -339,6 +339,16 @@ def test_a_name_that_is_no_text_is_no_missing_name(toys, tmp_path, named):
     assert (where, key) == ("r.yaml:1", "model.backend") and "expected a name, not" in why
 
 
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [("$HOME/runs", "environment variable"), ("${RUNS}", "environment variable"), ("runs/\udcff", "no UTF-8")],
+)
+def test_an_output_that_nobody_can_mean_or_write_down_is_refused(toys, tmp_path, output, why):
+    [(_, key, said, fix)] = problems(tmp_path, "model: words\nalgorithm: toy\n", f"output={output}")
+    assert key == "output" and why in said and fix
+    assert load_recipe({"model": "words", "algorithm": "toy", "output": "runs/5$"}).output == "runs/5$"
+
+
 def test_algorithm_is_required_and_may_need_sections(toys, tmp_path):
     assert problems(tmp_path, "model: w\n")[0][1] == "algorithm"
     assert problems(tmp_path, "algorithm: toy\n")[0][1:3] == ("model", "algorithm `toy` needs this section")

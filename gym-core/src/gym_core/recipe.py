@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
@@ -150,6 +151,9 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
     for section, default in (("train", None), ("hooks", ()), ("output", "")):
         value = default if raw.get(section) is None else raw[section]
         built[section] = sections.plain(sections.VALUES[section], value, (section,), found)
+    if re.search(r"\$[\w{]", built["output"] or ""):  # a folder named `$HOME` is nobody's intention
+        fix = 'write the path out, or give it on the command line: output="$NAME/..."'
+        found.add(("output",), "names an environment variable, and recipes read none", fix)
     sections.hooks(built["hooks"] or (), found)
     if raw.get("algorithm") is None and not found.plugins:
         have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
@@ -165,7 +169,10 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
     recipe = Recipe(resolved=tuple(found.resolved), **built)
     for key, value in _flatten(recipe.canonical(everything=True)).items():
         try:
-            json.dumps(value)
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            fix = "choose another name: run.json and the logs are UTF-8"
+            raise RecipeError("holds bytes that are no UTF-8 text", key=key, fix=fix) from None
         except (TypeError, ValueError, RecursionError):
             fix = "it must be text, a number, a list or a mapping: update the plugin or leave it out"
             raise PluginError(f"a {type(value).__name__} cannot be written to run.json", key=key, fix=fix) from None
