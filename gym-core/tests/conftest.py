@@ -24,7 +24,7 @@ class Toy(Algorithm):
     target: ClassVar[str] = "toy_impl:Trainer"
     needs: ClassVar[tuple[str, ...]] = ("model",)
     strength: float = 1.0
-    """How strongly."""
+    """How strongly (`power` in physics)."""
 
 class ToyModel(Backend):
     """A model made of words."""

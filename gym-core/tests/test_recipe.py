@@ -199,12 +199,23 @@ def test_a_key_of_a_component_without_options_names_it(toys, tmp_path):
         ("warmup_steps", "warmup"),
         ("lr", "learning_rate"),
         ("epoch", "epochs"),
+        ("fp16", "precision"),
     ],
 )
 def test_a_name_of_other_software_is_answered_with_ours(toys, tmp_path, key, meant):
     for text in (f"{key}: 3\n", f"train: {{{key}: 3}}\n"):
         [(_, _, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\n{text}")
         assert (why, fix) == ("unknown key", f"did you mean `{meant}`?")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("dataset", "data"), ("lr_scheduler_type", "scheduler"), ("power", "strength")]
+)
+def test_a_name_of_other_software_may_be_of_any_section(toys, tmp_path, key, meant):
+    """`power` is the algorithm's `strength`, though the quantizer has an option `strength` too that says nothing of it."""
+    toys("gym-twin", {"twin": TWIN}, {"gym.quantizers": {"twin": "twin:Twin"}})
+    [(_, _, _, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\nquantization: twin\n{key}: 3\n")
+    assert fix == f"did you mean `{meant}`?"
 
 
 @pytest.mark.parametrize("value", ["lora", "null", ""])

@@ -212,8 +212,9 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
     """Return the option that other software has under this name, as its docstring says: "`num_generations` in TRL"; else ""."""
-    said = {name: field.description or "" for cls in classes for name, field in cls.model_fields.items()}
-    return next((name for name in said if re.search(rf"`{re.escape(key)}`(, `\w+`)* in\s", said[name])), "")
+    said = [(name, field.description or "") for cls in classes for name, field in cls.model_fields.items()]
+    named = re.compile(rf"`{re.escape(key)}`(,\s`\w+`)* in\s")
+    return next((name for name, doc in said if named.search(doc)), "")
 
 
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:

@@ -35,7 +35,8 @@ class Train(Config):
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the forward and backward pass; `auto` probes this machine. Trained weights stay fp32."""
+    """Arithmetic of the forward and backward pass; `auto` probes this machine. Trained weights stay fp32
+    (`bf16`, `fp16` in transformers)."""
     gradient_checkpointing: bool | PositiveInt | Literal["selective", "tiled", "offload", "auto"] = False
     """Layers that compute activations again: every one, or each so many-th; `selective`: all but matrix products and attention;
     `tiled`: every one, in slices of the row; `offload`: those, inputs put on the disk or the host; `auto`: as little as fits."""

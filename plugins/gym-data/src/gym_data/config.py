@@ -53,13 +53,15 @@ class DatasetConfig(Data):
     variables: dict[str, str] = {}
     """What `{{name}}` in a row becomes; a name that is not here stays as it is."""
     cutoff: PositiveInt = 2048
-    """Most tokens of one example, and the size of a block of plain text (`max_length` in TRL, `sequence_len` in axolotl)."""
+    """Most tokens of one example, and the size of a block of plain text (`max_length` in TRL, `max_seq_length` in Unsloth,
+    `cutoff_len` in LLaMA-Factory, `sequence_len` in axolotl)."""
     overlong: Literal["truncate", "drop"] = "truncate"
     """What happens to an example of more tokens than `cutoff`: its end is cut off, or it is left out."""
     max_samples: PositiveInt | None = None
     """Most rows of each source, from its beginning."""
     validation: Annotated[float, Field(ge=0)] = 0.0
-    """Rows kept for evaluation: a share when below 1, rounded up, else a number. Equal rows stay on one side."""
+    """Rows kept for evaluation: a share when below 1, rounded up, else a number. Equal rows stay on one side
+    (`val_size` in LLaMA-Factory, `val_set_size` in axolotl)."""
     validation_sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="named", bare="path")]] = []
     """Sources of their own for evaluation, read and mixed as those of `sources` are, in place of `validation`."""
     validation_apart: bool = False
@@ -70,7 +72,8 @@ class DatasetConfig(Data):
     mix_weights: list[Annotated[float, Field(gt=0)]] | None = None
     """How often each source has its turn when interleaving, as relative weights; without them, strictly in turn."""
     train_on: Literal["assistant", "last", "all"] = "assistant"
-    """What of a conversation is trained on: every answer, the last answer, or all of it."""
+    """What of a conversation is trained on: every answer, the last answer, or all of it (`assistant_only_loss`,
+    `completion_only_loss` in TRL, `train_on_prompt` in LLaMA-Factory, `train_on_inputs` in axolotl)."""
     split: Literal["blocks", "documents"] = "blocks"
     """Plain text: documents joined and cut into blocks of `cutoff` tokens, or one example each."""
     bad_rows: Literal["stop", "skip"] = "stop"

@@ -31,9 +31,11 @@ class PreferenceAlgorithm(TorchAlgorithm):
     subclass adds."""
 
     beta: Annotated[float, Field(gt=0)] = 0.1
-    """KL coefficient (beta): scales the log-ratio to the reference. Larger values keep the policy closer to it."""
+    """KL coefficient (beta): scales the log-ratio to the reference. Larger values keep the policy closer to it
+    (`pref_beta` in LLaMA-Factory)."""
     ftx: Annotated[float, Field(ge=0)] = 0.0
-    """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses."""
+    """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses
+    (`pref_ftx` in LLaMA-Factory, `rpo_alpha` in TRL)."""
 
     def shares_prefixes(self) -> bool:
         """Return that samples may: a prompt has no labels, and the loss is of what the policy says of labels."""

@@ -54,7 +54,8 @@ class Transformers(TorchBackend):
     init: Literal["pretrained", "random"] = "pretrained"
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32."""
+    """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32
+    (`torch_dtype` in transformers)."""
     quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
     """Hold the weights of linear layers in a few bits while an adapter trains beside them (QLoRA). The head, embeddings and what
     is tied to them stay as they are. What is quantized after training stands in the section `quantization`."""
@@ -63,7 +64,7 @@ class Transformers(TorchBackend):
     model itself is named, it is held as this says, and without this as the policy is."""
     attention: str = "auto"
     """`auto` packs samples into full rows and attends within each; the name of an attention of transformers (`sdpa`,
-    `eager`, `flash_attention_2`, ...) pads them instead."""
+    `eager`, `flash_attention_2`, ...) pads them instead (`attn_implementation` in transformers)."""
     kernels: list[Annotated[SerializeAsAny[KernelLibrary], Slot("kernels")]] = []
     """Libraries of kernels to try beside those of the engine. A kernel works where it is as exact as torch and faster, by a trial
     for each size on this machine; `run.json` has the trials."""

@@ -36,7 +36,7 @@ class TargetOptions(Adapter):
 
     target_modules: SomeNames = "all"
     """Target modules: linear layers to adapt, or what they are in, such as `q_proj,mlp`; `all` is every one but the
-    language-model head."""
+    language-model head (`lora_target` in LLaMA-Factory, `lora_target_modules` in axolotl)."""
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""
@@ -66,7 +66,7 @@ class RankOptions(PeftOptions):
     """The options that every low-rank update has."""
 
     rank: PositiveInt = 8
-    """Rank of the update (`r` in peft)."""
+    """Rank of the update (`r` in peft, `lora_rank` in LLaMA-Factory, `lora_r` in axolotl)."""
     alpha: PositiveFloat | None = None
     """LoRA alpha: the update is scaled by alpha / rank; without it alpha is twice the rank
     (`lora_alpha` in peft)."""

@@ -151,11 +151,11 @@ class AdamOptions(OptimizerConfig):
     """The options of Adam with decoupled weight decay."""
 
     beta1: Beta1 = 0.9
-    """Decay of the running mean of the gradient."""
+    """Decay of the running mean of the gradient (`adam_beta1` in transformers)."""
     beta2: Beta2 = 0.999
-    """Decay of the running mean of its square."""
+    """Decay of the running mean of its square (`adam_beta2` in transformers)."""
     epsilon: Epsilon = 1e-8
-    """Added to the denominator."""
+    """Added to the denominator (`adam_epsilon` in transformers)."""
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
 

@@ -56,7 +56,8 @@ class PolicyGradient(TorchAlgorithm):
         list[Annotated[SerializeAsAny[Reward], Slot("rewards")]],
         Field(min_length=1, examples=[[{"name": "length", "maximum": 2, "slack": 14}]]),
     ]
-    """Reward functions and reward models; the reward of a completion is the weighted sum of their scores."""
+    """Reward functions and reward models; the reward of a completion is the weighted sum of their scores
+    (`reward_funcs` in TRL)."""
     rollouts: Annotated[SerializeAsAny[RolloutEngineConfig], Slot("rollouts", default="local")] = LocalEngineConfig()
     """Rollout engine: generates the completions."""
     environment: Annotated[SerializeAsAny[Environment] | None, Slot("environments")] = None
@@ -74,7 +75,8 @@ class PolicyGradient(TorchAlgorithm):
     """Iterations over the completions of a round: how often each of them is learnt from (`num_iterations` in TRL, `ppo_epochs` in
     verl). A round has that many times `num_mini_batches` optimizer steps."""
     max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
-    """Maximum length of a completion, in tokens: all of its turns, and what an environment says between them."""
+    """Maximum length of a completion, in tokens: all of its turns, and what an environment says between them
+    (`max_completion_length` in TRL)."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature. The policy is trained at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -205,7 +207,8 @@ class ClippedPolicyGradient(PolicyGradient):
     """Base of the algorithms that clip the importance ratio, that of the policy to the policy that sampled."""
 
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Clip range: how far below 1 the ratio counts, and above 1 where `epsilon_high` is not set."""
+    """Clip range: how far below 1 the ratio counts, and above 1 where `epsilon_high` is not set
+    (`clip_ratio` in verl)."""
     epsilon_high: Annotated[float | None, Field(ge=0)] = None
     """Upper clip range: how far above 1 the ratio counts; by default `epsilon`."""
     delta: Annotated[float | None, Field(gt=1)] = None

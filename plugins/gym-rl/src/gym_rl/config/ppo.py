@@ -36,7 +36,7 @@ class PPO(ClippedPolicyGradient):
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Discount factor (gamma) of the rewards, for each token."""
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """GAE lambda: 0 takes the one-step TD error as the advantage, 1 the return minus the value."""
+    """GAE lambda: 0 takes the one-step TD error as the advantage, 1 the return minus the value (`lam` in TRL)."""
 
     def further(self) -> Sequence[Further]:
         """Add a critic of its own."""
