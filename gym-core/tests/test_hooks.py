@@ -37,6 +37,11 @@ def test_a_hook_that_cannot_be_imported_is_an_error_of_the_recipe(recipe, toys):
     [
         (CODE.replace("load_model", "load_modle"), "[extra]", "unknown hook 'load_modle'"),
         (CODE.replace("run", "colour"), "[extra]", "'colour'"),
+        (
+            CODE + "    def __init__(self): raise ValueError('no luck')\n",
+            "[extra]",
+            "extra:Extra() raised ValueError: no luck",
+        ),
         (CODE, "[extra, gym-extra/extra]", "`gym-extra/extra` is named twice"),
     ],
 )

@@ -119,7 +119,12 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
             raise RecipeError(f"`{name}` is named twice", key=f"hooks[{position}]", fix="name it once")
         plugin = load(entry)
         try:
-            manager.register(plugin() if isinstance(plugin, type) else plugin, entry.qualified)
+            made = plugin() if isinstance(plugin, type) else plugin
+        except Exception as error:
+            why, fix = f"{entry.value}() raised {type(error).__name__}: {error}", f"update or uninstall {entry.dist}"
+            raise PluginError(why, where=entry.title, fix=fix) from error
+        try:
+            manager.register(made, entry.qualified)
             manager.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
