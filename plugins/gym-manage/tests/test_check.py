@@ -8,6 +8,7 @@ from gym_core.cli import run
 from gym_core.discovery import installed
 from gym_core.errors import PLUGIN
 from gym_manage import check
+from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 
 def test_each_distribution_is_reported(add, capsys, tmp_path):
@@ -23,6 +24,22 @@ def test_each_distribution_is_reported(add, capsys, tmp_path):
     assert told["gym-toy-two"][0] == "importing it ended the process with status 0"
     assert told["gym-toy"] and all("have one name" in why for why in told["gym-toy"])
     assert told.keys() == set(asked) and told["gym-optim"] == []
+
+
+def test_commands_that_no_words_lead_to_are_named(tmp_path, capsys):
+    """The kernel's own go before a plugin's, and a group has commands, but no groups of others."""
+    code = "import click\n@click.command()\ndef one():\n    pass\n@click.command()\ndef two():\n    pass\n"
+    names = {"toy-one": "one", "plugins.toy": "one", "train": "two", "plugins.list": "two", "toys.of.mine": "two"}
+    points = {"gym.commands": {name: f"gym_toy_cli:{target}" for name, target in names.items()}}
+    with installed_in(tmp_path):
+        write_distribution(tmp_path, "gym-toy-cli", points, {"gym_toy_cli": code})
+        forget_installed()
+        assert run(["plugins", "check", "gym-toy-cli", "--json"]) == PLUGIN
+    [said] = json.loads(capsys.readouterr().out)["distributions"]
+    lost = [" ".join(name.split(".")) for name, target in names.items() if target == "two"]
+    assert sorted(problem["why"].split("`")[1] for problem in said["problems"]) == sorted(
+        f"gym {name}" for name in lost
+    )
 
 
 def test_all_are_reported_where_none_is_named(add, capsys, monkeypatch):

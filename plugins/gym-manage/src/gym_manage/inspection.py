@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import click
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from stevedore.driver import DriverManager
 
+from gym_core.cli import cli
 from gym_core.component import Component, Slot
-from gym_core.discovery import Entry, installed
+from gym_core.discovery import Entry, installed, named
 from gym_core.errors import PluginError, Problem
 from gym_core.loading import load, load_component
 from gym_core.metadata import MOST, read_file
@@ -33,6 +35,8 @@ from gym_manage.option_text import default_of, type_of
 
 TEXT = 20_000  #: characters of one text of a plugin that are kept
 SCHEMA = 2**20  #: characters of the schema of one component
+LATE = "did not end within"
+MORE_TIME = "`gym plugins check --timeout 120` waits longer: the first import after an installation is slow"
 PLAIN = {
     "advice",
     "dialects",
@@ -114,7 +118,8 @@ def _answer(letter: Path, owned: list[Entry], ended: str) -> list[About]:
         told = _ANSWER.validate_json(read_file(str(letter), MOST))
         if sorted([item.kind, name] for item in told for name in item.names) == names:
             return told
-    problem = Problem(f"importing it {ended}", dist, fix=f"update or uninstall {dist}")
+    fix = MORE_TIME if ended.startswith(LATE) else f"update or uninstall {dist}"
+    problem = Problem(f"importing it {ended}", dist, fix=fix)
     return [About(kind=owned[0].kind, names=[entry.name for entry in owned], problems=[problem])]
 
 
@@ -125,15 +130,36 @@ def about(entries: Iterable[Entry]) -> list[About]:
         key = entry.kind, entry.value
         if key in told:
             told[key].names.append(entry.name)
-            continue
-        try:
-            told[key] = _about(entry)
-        except BaseException as error:  # a class can answer any question with any exception
-            why = f"its configuration cannot be described: {type(error).__name__}"
-            said = [Problem(why, entry.title, fix=f"update or uninstall {entry.dist}")]
-            said = error.problems if isinstance(error, PluginError) else said
-            told[key] = About(kind=entry.kind, names=[entry.name], problems=said)
+        else:
+            told[key] = _asked(entry)
+        if entry.kind == "commands":
+            told[key].problems.extend(_unreached(entry))
     return list(told.values())
+
+
+def _asked(entry: Entry) -> About:
+    try:
+        return _about(entry)
+    except BaseException as error:  # a class can answer any question with any exception
+        why = f"its configuration cannot be described: {type(error).__name__}"
+        said = [Problem(why, entry.title, fix=f"update or uninstall {entry.dist}")]
+        said = error.problems if isinstance(error, PluginError) else said
+        return About(kind=entry.kind, names=[entry.name], problems=said)
+
+
+def _unreached(entry: Entry) -> list[Problem]:
+    """Return the problem of a command that the words of its name do not lead to; what else is wrong with it is told already."""
+    words, found = entry.name.split("."), cast("click.Command | None", cli)
+    if len(named(entry.kind, entry.name)) > 1:
+        return []
+    with suppress(PluginError):
+        command = load(entry)
+        for word in words:
+            found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+        if found is not command:
+            why = f"`gym {' '.join(words)}` is no command, or another one"
+            return [Problem(why, entry.title, fix="name the entry point `COMMAND`, or `GROUP.COMMAND`")]
+    return []
 
 
 def _loads_elsewhere(entry: Entry) -> None:
@@ -169,7 +195,7 @@ def main(folder: str, seconds: str, *dists: str) -> None:
             os.killpg(child, signal.SIGKILL)  # with what it started
         if status is None:
             os.waitpid(child, 0)
-        late, done = f"did not end within {float(seconds):g} s", f"ended the process with status {status}"
+        late, done = f"{LATE} {float(seconds):g} s", f"ended the process with status {status}"
         print(dist, late if status is None else done, flush=True)  # noqa: T201 - the process that asks reads it
 
 
