@@ -165,7 +165,7 @@ def _print_anything() -> None:
 class _Unheard(FileIO):
     """A file that takes what cannot be written, and drops it."""
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError:  # its reader is gone, or the disk is full
