@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,7 +173,7 @@ class Event(Callback):
     step: int
     """When."""
     signal: int | None = None
-    """Signal that the process sends itself; without it, the run crashes."""
+    """Signal that the process sends itself, as a terminal that is closed twice; without it, the run crashes."""
 
     def build(self, **context: Any) -> Observer:
         return _Event(self)
@@ -190,7 +191,8 @@ class _Event(Observer):
         if progress.step == self.config.step:
             if self.config.signal is None:
                 raise Crash
-            os.kill(os.getpid(), self.config.signal)
+            for _ in range(1 + (self.config.signal == signal.SIGHUP)):
+                os.kill(os.getpid(), self.config.signal)
 
 
 class SGD(Optimizer):

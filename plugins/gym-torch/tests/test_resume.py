@@ -61,20 +61,31 @@ def test_a_crash_anywhere_changes_nothing(model_path: Path, whole: Path, tmp_pat
     check(tmp_path, whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("step", [4, 5])
 def test_a_signal_leaves_a_checkpoint_where_it_came(
     model_path: Path, whole: Path, tmp_path: Path, step: int, number: int
 ) -> None:
-    data, handlers = Memory(held_out=6), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    data, all_of = Memory(held_out=6), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(each) for each in all_of]
     with pytest.raises(Interrupted) as caught:
         event = Event(step=step, signal=number)
         train(make_run(model_path, tmp_path, data, sections={"callbacks": (event,)}, **SETTINGS))
-    assert caught.value.code == 128 + number
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert caught.value.code == 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+    assert [signal.getsignal(each) for each in all_of] == handlers
     assert (tmp_path / "checkpoints" / f"step-{step:08d}").is_dir()
     train(make_run(model_path, tmp_path, data, **SETTINGS))
     check(tmp_path, whole)
+
+
+def test_a_closed_terminal_is_nothing_to_who_ignores_it(model_path: Path, tmp_path: Path) -> None:
+    """As `nohup` has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        train(make_run(model_path, tmp_path, Memory(), sections={"callbacks": (Event(step=4, signal=1),)}, **SETTINGS))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_damaged_checkpoint_costs_steps_and_nothing_else(

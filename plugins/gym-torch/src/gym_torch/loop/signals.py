@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a question the loop asks between batches, so that a run stops where it can resume."""
+"""SIGTERM, Ctrl-C and a closed terminal as a question the loop asks between batches, so that a run stops where it can resume."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from types import FrameType
 from typing import Self
 
 
+HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  #: where a system has it
+
+
 class Signals:
-    """Remembers the first signal that asks the process to stop; a second one acts as it always did."""
+    """Remembers the first signal that asks the process to stop; a second one acts as it always did, but that of a terminal.
+
+    A terminal that is closed sends SIGHUP twice: the system does, and the shell. Where it is ignored, as `nohup` has it, it stays so.
+    """
 
     def __init__(self) -> None:
         """Start with nothing received."""
@@ -19,7 +25,9 @@ class Signals:
     def __enter__(self) -> Self:
         """Take over the handlers; off the main thread, where Python allows none, do nothing."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, *HANGUP):
+                if number in HANGUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._before[number] = signal.signal(number, self._receive)  # type: ignore[assignment]
         return self
 
@@ -31,4 +39,5 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        self.__exit__()
+        if number not in HANGUP:
+            self.__exit__()
