@@ -7,14 +7,13 @@ import threading
 from types import FrameType
 from typing import Self
 
-
 HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  #: where a system has it
 
 
 class Signals:
-    """Remembers the first signal that asks the process to stop; a second one acts as it always did, but that of a terminal.
+    """Remembers the first signal that asks the process to stop; a second one acts as it always did.
 
-    A terminal that is closed sends SIGHUP twice: the system does, and the shell. Where it is ignored, as `nohup` has it, it stays so.
+    But for SIGHUP: of a terminal that is closed the system sends one, and the shell another. Where `nohup` ignores it, it stays so.
     """
 
     def __init__(self) -> None:
