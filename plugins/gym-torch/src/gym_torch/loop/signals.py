@@ -13,7 +13,7 @@ HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  #: where a system
 class Signals:
     """Remembers the first signal that asks the process to stop; a second one acts as it always did.
 
-    But for SIGHUP: of a terminal that is closed the system sends one, and the shell another. Where `nohup` ignores it, it stays so.
+    But for SIGHUP: when a terminal is closed, the system sends one and the shell another. Under `nohup` it stays ignored.
     """
 
     def __init__(self) -> None:
