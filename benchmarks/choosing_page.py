@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
 FIGURES = PAGE.with_suffix(".csv")  #: all combinations
@@ -103,5 +104,7 @@ def plot(figures: dict[str, dict[str, Any]]) -> None:
             axes.annotate(str(number), (x, y), fontsize=8, xytext=(-4, -10), textcoords="offset points")
         names = "\n".join(f"{number}  {label}" for number, (_, _, label) in enumerate(front, start=1))
         axes.set(title=name, xlabel=f"predicted peak, MiB\n\n{names}", ylabel="held-out loss", xscale="log")
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(ScalarFormatter())  # MiB, and no powers of ten
         axes.legend()
     FigureCanvasAgg(figure).print_png(PLOT)
