@@ -164,6 +164,17 @@ def test_messages_that_cannot_be_written_end_no_run(site, recipe, install, tmp_p
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize(("said", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_terminal_is_written_to_in_colour_unless_it_says_otherwise(site, said, coloured):
+    terminal, end = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path]), "TERM": "xterm", "NO_COLOR": ""}
+    command = [sys.executable, "-m", "gym_core.cli", "plugins", "list", "--kind", "quantizers"]
+    subprocess.run(command, stdin=end, stdout=end, stderr=end, env={**environment, **said}, timeout=60, check=True)
+    os.close(end)
+    assert (b"\x1b[1m" in os.read(terminal, 1000)) is coloured
+    os.close(terminal)
+
+
 def test_plugins_list_names_owner_and_version(site):
     listed = json.loads(gym(site, "plugins", "list", "--json").stdout)["plugins"]
     assert {

@@ -192,13 +192,18 @@ def _delay_garbage_collection() -> None:
     gc.set_threshold(1_000_000)
 
 
+def _in_colour() -> bool:
+    """Whether a terminal may be written to in colour (https://no-color.org), which click does not ask."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code (`gym_core.errors`)."""
     as_json, stdout = "--json" in arguments, sys.stdout
     if arguments and arguments[0].partition("=")[0] == "--plugins":
         arguments = ["plugins", *filter(None, [arguments[0].partition("=")[2]]), *arguments[1:]]
     try:
-        code = cli.main(arguments, prog_name="gym", standalone_mode=False)
+        code = cli.main(arguments, prog_name="gym", standalone_mode=False, color=None if _in_colour() else False)
         return code if isinstance(code, int) else errors.OK
     except errors.GymError as error:
         report(error, as_json)
