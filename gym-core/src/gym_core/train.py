@@ -56,6 +56,11 @@ class Train(Config):
     """Whether to write and keep a checkpoint at the best evaluation too; needs `eval_every` and a validation split."""
     load_best_model_at_end: bool = False
     """Whether `output/model` is that of the best evaluation, not of the last step; includes `keep_best`."""
+    metric_for_best_model: str | None = None
+    """Metric of evaluations by which the best is told, for checkpoints and early stopping, such as `rewards/accuracies`, with or
+    without `eval_`; by default what the algorithm improves."""
+    greater_is_better: bool | None = None
+    """Whether more of that metric is better; by default as the algorithm says of it."""
     skip_steps: tuple[PositiveInt, ...] = ()
     """Steps that update nothing, counted from 1; may be set when a run goes on, for steps not yet taken."""
     plot: bool = True
@@ -67,4 +72,10 @@ class Train(Config):
     def _one_size(self) -> Train:
         if self.batch_tokens is not None and "batch_size" in self.model_fields_set:
             raise ValueError("set batch_size or batch_tokens, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _says_of_which(self) -> Train:
+        if self.greater_is_better is not None and self.metric_for_best_model is None:
+            raise ValueError("greater_is_better says of metric_for_best_model which way is better: set that too")
         return self

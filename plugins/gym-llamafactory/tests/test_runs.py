@@ -155,6 +155,20 @@ def test_steps_may_be_shares_and_epochs() -> None:
             loop(save_strategy="epoch", **keys)
 
 
+def test_the_best_is_told_by_the_metric_that_a_file_names() -> None:
+    keys = {"model_name_or_path": "tiny", "stage": "dpo", "do_train": True, "dataset": "x", "output_dir": "o"}
+    for given, meant in (
+        ({"metric_for_best_model": "eval_rewards/accuracies"}, ("eval_rewards/accuracies", None)),
+        ({"metric_for_best_model": "eval_kl", "greater_is_better": False}, ("eval_kl", False)),
+        ({"greater_is_better": False}, (None, None)),  # which it says of the loss
+        ({"metric_for_best_model": None, "greater_is_better": None}, (None, None)),
+    ):
+        train = load_recipe(keys | given).train
+        assert (train.metric_for_best_model, train.greater_is_better) == meant
+    with pytest.raises(RecipeError, match="greater_is_better: alone it says of the loss"):
+        load_recipe(keys | {"greater_is_better": True})
+
+
 def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert [loop(bf16=True).precision, loop(bf16=False).precision, loop().precision] == ["bf16", "fp32", "fp32"]
     assert loop(bf16=True, fp16=False, pure_bf16=False).precision == "bf16"

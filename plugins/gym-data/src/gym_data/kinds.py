@@ -94,6 +94,13 @@ class DataAlgorithm(Algorithm):
     likelier: ClassVar[bool] = True
     """Whether training makes what its rows show as good likelier, measured against what they show as bad; false to unlearn."""
 
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return what evaluations give beside `measure` that its users look at, each with what is better, `lower` or `higher`.
+
+        It is drawn, and a recipe may tell the best checkpoint by it. Default: the loss.
+        """
+        return {"loss": "lower"}
+
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""
         return ()

@@ -30,6 +30,7 @@ from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, contributed
 from gym_torch.kinds import TorchBackend, TorchStrategy, part
 from gym_torch.loop import checks
+from gym_torch.loop.best_metric import best_metric
 from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
 from gym_torch.loop.job import Job, keeps_best
@@ -151,7 +152,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
         signals=Signals(),
         progress=Progress(total=found.source.total),
         measure=config.measure,
-        better=config.better,
+        best_by=best_metric(recipe),
         parts=(adapter,),
     )
     found.after_resume(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -36,6 +36,11 @@ class PreferenceAlgorithm(TorchAlgorithm):
     ftx: Annotated[float, Field(ge=0)] = 0.0
     """SFT loss coefficient: weight of the mean negative log-likelihood per token of the chosen responses
     (`pref_ftx` in LLaMA-Factory, `rpo_alpha` in TRL)."""
+
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return the loss and the implicit rewards."""
+        higher = dict.fromkeys(("rewards/accuracies", "rewards/margins", "rewards/chosen"), "higher")
+        return {**super().evaluation_metrics(), **higher, "rewards/rejected": "lower"}
 
     def shares_prefixes(self) -> bool:
         """Return that samples may: a prompt has no labels, and the loss is of what the policy says of labels."""

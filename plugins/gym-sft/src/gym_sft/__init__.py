@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -30,6 +30,10 @@ class SFT(TorchAlgorithm):
     compute_accuracy: bool = False
     """Whether evaluations also measure `accuracy`: the share of an answer's tokens that are the most probable ones, averaged over
     answers. It costs another forward pass."""
+
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return the loss, and the accuracy where it is measured."""
+        return {**super().evaluation_metrics(), **({"accuracy": "higher"} if self.compute_accuracy else {})}
 
 
 class DFT(SFT):

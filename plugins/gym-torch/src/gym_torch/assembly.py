@@ -29,6 +29,7 @@ from gym_torch.distributed.strategies import sharing
 from gym_torch.further_models import trained_further
 from gym_torch.loop import checks, summary, train_loop
 from gym_torch.loop.adapter_initialization import first_step, initialize
+from gym_torch.loop.best_metric import best_metric
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.job import Job
 from gym_torch.loop.lr_schedule import schedule
@@ -152,7 +153,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         signals=Signals(),
         progress=Progress(total=source.total),
         measure=config.measure,
-        better=config.better,
+        best_by=best_metric(recipe),
         balance=policy.balance,
         parts=(adapted, *policy.auxiliary_modules),
         changeover=changeover,
@@ -168,6 +169,8 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         contribution.after_resume(job)
         load(references)
         with job.signals:
+            if not found:
+                checks.best_metric(job)
             train_loop.run(job)
             artifact = results.keep(job)
             job.observer.ended(job.progress, artifact)

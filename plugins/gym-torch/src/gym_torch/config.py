@@ -233,7 +233,11 @@ class TorchAlgorithm(DataAlgorithm):
             raise no_quantized_model("the model")
         strategies = "gym_torch.distributed.strategies"
         checks = ("check_spread", "check_cut", "check_context")
-        for check in ("gym_torch.planners:check", *(f"{strategies}:{name}" for name in checks)):
+        for check in (
+            "gym_torch.planners:check",
+            "gym_torch.loop.best_metric:check_recipe",
+            *(f"{strategies}:{name}" for name in checks),
+        ):
             load_object(check)(recipe)
         if (strategy := part(recipe, TorchStrategy)) and strategy.shares_rows() > 1 and not self.context_parallel:
             raise RecipeError(
@@ -287,7 +291,7 @@ def torch_algorithm(recipe: Recipe) -> TorchAlgorithm:
 
 
 class EarlyStopping(Callback):
-    """Ends a run when what the algorithm improves no longer does on a validation split; needs one, and `eval_every`."""
+    """Ends a run when what tells the best checkpoint no longer improves on a validation split; needs one, and `eval_every`."""
 
     target: ClassVar[str] = "gym_torch.loop.callbacks.early_stopping:EarlyStop"
 

@@ -155,6 +155,13 @@ def offloaded(value: Any, disable_gradient_checkpointing: Any = None) -> str | N
     return "offload" if switched(value) and not disable_gradient_checkpointing else None
 
 
+def greater(value: Any, metric_for_best_model: Any = None) -> Any:
+    """Return which way the metric improves; None where that is the loss, which falls."""
+    if metric_for_best_model is None and value:
+        raise ValueError("alone it says of the loss that more is better: set `metric_for_best_model` too")
+    return None if metric_for_best_model is None else value
+
+
 def switched(value: Any) -> bool:
     """Take a boolean. Raises ValueError for anything else."""
     if not isinstance(value, bool):
@@ -235,6 +242,8 @@ class RunKeys(Keys):
         ),
         Key("save_total_limit", "train.keep_last", convert=kept, default=0),
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
+        Key("metric_for_best_model", "train.metric_for_best_model"),
+        Key("greater_is_better", "train.greater_is_better", convert=greater, together="metric_for_best_model"),
         Key("plot_loss", "train.plot"),
         Key("overwrite_output_dir", "train.overwrite"),
         Key("export_size", "export.shard_gigabytes", "safetensors"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -33,6 +34,10 @@ class RewardModel(TorchAlgorithm):
     """Coefficient that centers rewards: weight of the squared sum of the two rewards of a pair. 0.01 keeps their mean near 0,
     which a loss of differences leaves open (arXiv:2312.09244)."""
 
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return the loss, how often the chosen response earns more, and how much more."""
+        return {**super().evaluation_metrics(), "accuracy": "higher", "margin": "higher"}
+
     def shares_prefixes(self) -> bool:
         """Return that samples may: only what is scored counts in the loss."""
         return True
@@ -56,6 +61,10 @@ class ProcessRewardModel(TorchAlgorithm):
     measures_apart: ClassVar[bool] = True
     objective: ClassVar[str] = "gym_preference.reward_models.process:ProcessLoss"
     oracle: ClassVar[str] = "gym_preference.reward_models.naive_losses:process_reward_model"
+
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return the loss, and how often a step is judged as its label says."""
+        return {**super().evaluation_metrics(), "accuracy": "higher"}
 
     def shares_prefixes(self) -> bool:
         """Return that samples may: only what is scored counts in the loss."""

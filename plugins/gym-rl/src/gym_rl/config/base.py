@@ -148,6 +148,10 @@ class PolicyGradient(TorchAlgorithm):
         apart = {name: reward for name, reward in named(self.judges()).items() if reward.separate_process}
         RewardManager(apart, self.reward_timeout).close()
 
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return nothing beside the reward: completions are scored, and nothing is learnt from them."""
+        return {}
+
     def further(self) -> Sequence[Further]:
         """Return the reference."""
         return (Further(self.ref_model),) if self.beta else ()

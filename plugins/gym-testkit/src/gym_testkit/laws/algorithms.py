@@ -134,6 +134,18 @@ def processes(brought: Brought, bench: Bench) -> None:
     _agree(bench.finished(execute(load_recipe(file))), alone)
 
 
+@laws("evaluations give the metrics that it declares", _on_gym_torch)
+def evaluated(brought: Brought, bench: Bench) -> None:
+    """What `evaluation_metrics` names is in the log with `eval_` before it, beside what training improves."""
+    recipe = _recipe(brought, bench, max_steps=1)
+    recipe["data"] = {key: [recipe["data"]] for key in ("sources", "validation_sources")}
+    config = cast(DataAlgorithm, load_recipe(recipe).algorithm)
+    run = bench.run(recipe)
+    found = {name.removeprefix("eval_") for line in run.metrics for name in line if name.startswith("eval_")}
+    missing = {config.measure, *config.evaluation_metrics()} - found
+    assert not missing, f"an evaluation gives no {', '.join(sorted(missing))}, but {', '.join(sorted(found))}"
+
+
 def _rewarded(brought: Brought) -> bool:
     """Whether it learns from rewards, as the algorithms of gym-rl do."""
     return {

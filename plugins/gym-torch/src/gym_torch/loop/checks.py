@@ -17,7 +17,8 @@ from gym_torch.distributed.context_parallel import check_model
 from gym_torch.distributed.strategies import check_cut, shards, sharing
 from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
-from gym_torch.loop.job import keeps_best
+from gym_torch.loop.best_metric import KEY
+from gym_torch.loop.job import Job, keeps_best
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.loading import LoadedModel
@@ -62,12 +63,20 @@ def evaluation(train: Train, held_out: Sized | None) -> None:
     """Say where nothing is evaluated, and raise RecipeError where the best checkpoint would be found by nothing."""
     if train.eval_every and not held_out:
         warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
+    if train.metric_for_best_model and not held_out:
+        warn(f"{KEY} does nothing without a validation split; set `data: {{validation: 0.05}}`")
     if keeps_best(train) and not (train.eval_every and held_out):
         raise RecipeError(
             "the best checkpoint is found by evaluating while training",
             key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
             fix="set `train: {eval_every: 100}` and `data: {validation: 0.05}`",
         )
+
+
+def best_metric(job: Job) -> None:
+    """Raise RecipeError where evaluations do not give what is to tell the best: one is made where the algorithm does not say."""
+    if job.evaluation and not job.best_by.declared:
+        job.measured(job.evaluation)
 
 
 def observers(watching: Sequence[Observer], evaluates: bool) -> None:

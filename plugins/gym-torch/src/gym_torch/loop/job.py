@@ -17,6 +17,7 @@ from gym_optim.promises import named
 from gym_torch import contract_checks
 from gym_torch.batch import Batch
 from gym_torch.distributed.ddp import Replicated
+from gym_torch.loop.best_metric import LOSS, BestMetric, check_given
 from gym_torch.loop.changeover import Changeover
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.signals import Signals
@@ -56,7 +57,7 @@ class Job:
     signals: Signals
     progress: Progress
     measure: str = "loss"  #: what training improves
-    better: str = "lower"  #: which way: `lower` or `higher`
+    best_by: BestMetric = LOSS  #: what tells the best evaluation
     balance: LoadBalancing | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
     changeover: Changeover | None = None  #: compiles the layers of the policy, before one of the steps
@@ -83,9 +84,16 @@ class Job:
         return sum(found)
 
     def measured(self, evaluation: Evaluation) -> Mapping[str, float] | None:
-        """Return what an evaluation measured, if it did. Raises PluginError where that is not what training improves."""
+        """Return what an evaluation measured, if it did.
+
+        Raises PluginError where that is not what training improves, RecipeError where it is not what tells the best.
+        """
         found = evaluation(self)
-        return None if found is None else contract_checks.figures(found, self.measure)
+        if found is None:
+            return None
+        figures = contract_checks.figures(found, self.measure)
+        check_given(self.best_by.name, figures)
+        return figures
 
     @property
     def stopped(self) -> bool:

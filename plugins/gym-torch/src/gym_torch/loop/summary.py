@@ -32,7 +32,7 @@ def tell_start(job: Job, policy: Policy[Any], samples: str) -> None:
 
 def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter, planned: planners.PlannedRun) -> None:
     """Write down how it went, in the main process."""
-    progress, measure = job.progress, job.measure
+    progress = job.progress
     if not job.accelerator.is_main_process:
         return
     run.record.update(
@@ -40,7 +40,7 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
             **progress.summary(),
             "seconds": round(progress.seconds, 3),
             "skipped": progress.skipped,
-            "best": {"step": progress.best_step, f"eval_{measure}": progress.best}
+            "best": {"step": progress.best_step, f"eval_{job.best_by.name}": progress.best}
             if progress.best is not None
             else None,
             "precision": model.precision,

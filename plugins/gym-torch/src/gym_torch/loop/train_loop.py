@@ -181,8 +181,9 @@ def evaluate(job: Job, evaluation: Evaluation) -> None:
     progress.evaluated = progress.step
     record = {f"eval_{name}": value for name, value in found.items()}
     progress.figures.update(record)
-    if gain(found[job.measure], progress.best, job.better) > 0:
-        progress.best_step, progress.best, progress.best_figures = progress.step, found[job.measure], record
+    best = found[job.best_by.name]
+    if gain(best, progress.best, job.best_by.better) > 0:
+        progress.best_step, progress.best, progress.best_figures = progress.step, best, record
     job.observer.evaluated(progress, {"step": progress.step, "epoch": progress.epoch, **record})
 
 

@@ -1,4 +1,4 @@
-"""Ends a run in which what training improves no longer improves on the validation split."""
+"""Ends a run in which what tells the best checkpoint no longer improves on the validation split."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gym_core import RecipeError, Run
-from gym_torch.config import torch_algorithm
+from gym_torch.loop.best_metric import PREFIX, best_metric
 from gym_torch.observer import Observer, Progress, Record, gain
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class EarlyStop(Observer):
                 fix="set `train: {eval_every: 100}`",
             )
         self.config = config
-        algorithm = torch_algorithm(run.recipe)
-        self.name, self.better = f"eval_{algorithm.measure}", algorithm.better
+        by = best_metric(run.recipe)
+        self.name, self.better = f"{PREFIX}{by.name}", by.better
         self.best: float | None = None
         self.misses = 0
 
