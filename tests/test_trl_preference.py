@@ -26,6 +26,7 @@ from gym_preference import (
     IPO,
     KTO,
     LDDPO,
+    MPO,
     NCA,
     ORPO,
     SPPO,
@@ -74,7 +75,7 @@ def drawn(prompts: Sequence[int], chosen: Sequence[int], rejected: Sequence[int]
 
 
 RAGGED = drawn((5, 9, 3, 6), (4, 7, 2, 5), (6, 1, 8, 5))
-#: TRL's CPO takes the mean of the log-likelihood over all chosen tokens of a batch, which depends on how a step is cut.
+#: TRL's CPO, and `sft` of its DPO, take the mean over all chosen tokens of a batch, which depends on how a step is cut.
 EVEN = drawn((5, 9, 3, 6), (5, 5, 5, 5), (6, 1, 8, 5))
 #: TRL's ORPO learns prompts too, but for the first token.
 BARE = drawn((1, 1, 1, 1), (5, 5, 5, 5), (6, 1, 8, 5))
@@ -239,6 +240,20 @@ CASES = {
     "nca_pair": Case(dpo, NCA(), {"loss_type": ["nca_pair"]}),
     "bco_pair": Case(dpo, BCOPair(), {"loss_type": ["bco_pair"]}),
     "sppo_hard": Case(dpo, SPPO(), {"loss_type": ["sppo_hard"]}),
+    "mpo": Case(
+        dpo,
+        MPO(beta=0.3, ftx=0.7),
+        {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 0.7], "beta": 0.3},
+        EVEN,
+    ),
+    "sums": Case(
+        dpo,
+        MPO(loss_weights={"hinge": 0.5, "nca": 1.5, "sppo": 0.1, "apo_zero": 2.0, "apo_down": 0.3}, ftx=0.0),
+        {
+            "loss_type": ["hinge", "nca_pair", "sppo_hard", "apo_zero", "apo_down"],
+            "loss_weights": [0.5, 1.5, 0.1, 2.0, 0.3],
+        },
+    ),
     "apo_zero": Case(dpo, APOZero(), {"loss_type": ["apo_zero"]}),
     "apo_down": Case(dpo, APODown(), {"loss_type": ["apo_down"]}),
     "discopop": Case(dpo, DiscoPOP(), {"loss_type": ["discopop"]}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_preference import PairwisePreference
 from gym_preference.pairwise import losses
+from gym_preference.pairwise.config.mpo import Summed
 from gym_preference.pairwise.objective import PairObjective
 
 PAIRS = 12
@@ -55,8 +56,9 @@ def odds(log_probability: float) -> float:
     return log_probability - math.log(-math.expm1(log_probability))
 
 
+SAME = {"nca": "nca_pair"}
 #: the formula of a pair, the arguments that are tried
-FORMULAS: dict[str, tuple[Callable[..., float], list[dict[str, float]]]] = {
+FORMULAS: dict[str, tuple[Callable[..., float], list[dict[str, Any]]]] = {
     "dpo": (lambda w, r, beta: -math.log(sigmoid(beta * (w - r))), [{"beta": 0.1}, {"beta": 1.5}]),
     "cdpo": (mixed, [{"beta": 0.1, "label_smoothing": 0.1}, {"beta": 0.5, "label_smoothing": 0.0}]),
     "robust_dpo": (robust, [{"beta": 0.1, "label_smoothing": 0.1}, {"beta": 0.5, "label_smoothing": 0.4}]),
@@ -84,6 +86,12 @@ FORMULAS: dict[str, tuple[Callable[..., float], list[dict[str, float]]]] = {
         [{"beta": 0.1}, {"beta": 1.0}],
     ),
 }
+FORMULAS["mpo"] = (
+    lambda w, r, beta, loss_weights: sum(
+        v * FORMULAS[SAME.get(name, name)][0](w, r, beta) for name, v in loss_weights.items()
+    ),
+    [{"beta": 0.3, "loss_weights": {name: 0.2 + place for place, name in enumerate(losses.SUMMED)}}],
+)
 CASES = [(name, seed, options) for name, (_, tried) in FORMULAS.items() for seed in range(3) for options in tried]
 
 
@@ -99,7 +107,7 @@ def loss(name: str) -> Callable[..., torch.Tensor]:
 
 
 @pytest.mark.parametrize(("name", "seed", "options"), CASES)
-def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int, options: dict[str, float]) -> None:
+def test_value_and_gradient_are_those_of_the_formula(name: str, seed: int, options: dict[str, Any]) -> None:
     at = drawn(name, seed)
     formula = FORMULAS[name][0]
 
@@ -155,6 +163,15 @@ def test_relatives_become_dpo() -> None:
         torch.testing.assert_close(relative, losses.dpo(w, r, 0.3))
 
 
+def test_what_a_sum_may_have_are_algorithms_with_that_loss_and_no_other_option() -> None:
+    assert set(get_args(Summed)) == losses.SUMMED.keys()
+    for name, function in losses.SUMMED.items():
+        (entry,) = (each for each in entries("algorithms") if each.name == name)
+        cls = load(entry)
+        objective: Any = load_object(cls.objective)(cls())
+        assert objective.losses is function and objective.arguments.keys() == {"beta"} and not cls.per_token
+
+
 def test_the_options_of_every_component_are_the_arguments_of_its_loss() -> None:
     checked = 0
     for cls in map(load, entries("algorithms")):
@@ -166,7 +183,7 @@ def test_the_options_of_every_component_are_the_arguments_of_its_loss() -> None:
         assert taken[:2] == ["chosen", "rejected"]
         assert set(taken[-len(objective.arguments) :]) == objective.arguments.keys()
         checked += 1
-    assert checked >= 17
+    assert checked >= 18
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in entries("algorithms") if entry.dist == "gym-preference"])

@@ -15,6 +15,7 @@ from gym_preference.pairwise.config.exo import EXO
 from gym_preference.pairwise.config.hinge import Hinge
 from gym_preference.pairwise.config.ipo import IPO
 from gym_preference.pairwise.config.ld_dpo import LDDPO
+from gym_preference.pairwise.config.mpo import MPO
 from gym_preference.pairwise.config.nca import NCA
 from gym_preference.pairwise.config.orpo import ORPO
 from gym_preference.pairwise.config.robust_dpo import RobustDPO
@@ -36,6 +37,7 @@ __all__ = [
     "IPO",
     "KTO",
     "LDDPO",
+    "MPO",
     "NCA",
     "ORPO",
     "SPPO",

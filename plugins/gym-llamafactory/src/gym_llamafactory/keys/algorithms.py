@@ -9,7 +9,8 @@ from gym_llamafactory.keys.quantization import quantizer
 from gym_llamafactory.table import Choice, Key, Keys
 
 _REFERENCED = (
-    "dpo apo_down apo_zero bco bco_pair cdpo discopop dpo_norm exo hinge ipo kto ld_dpo nca robust_dpo sppo tdpo1 tdpo2"
+    "dpo apo_down apo_zero bco bco_pair cdpo discopop dpo_norm exo hinge ipo kto ld_dpo mpo nca robust_dpo sppo "
+    "tdpo1 tdpo2"
 )
 _PREFERENCE = f"{_REFERENCED} cpo orpo"
 _BETA = _PREFERENCE.replace("dpo_norm ", "")

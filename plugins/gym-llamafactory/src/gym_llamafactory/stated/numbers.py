@@ -41,7 +41,9 @@ NUMBERS: dict[str, Stated] = {
     ),
     "module_dropout": Stated((0, 0.0, None), "is never applied by peft", "leave it out"),
     "pref_bco_weight": Stated(
-        (0, 0.0, None), "is not added to another loss", "leave it out; `algorithm: bco_pair` is that loss"
+        (0, 0.0, None),
+        "is added to the loss of dpo by another algorithm",
+        "write `algorithm: {name: mpo, loss_weights: {dpo: 1, bco_pair: ...}, ftx: 0}`, which measures from 0",
     ),
     "reward_model_type": Stated(
         (None, "lora", "full"), "no server is asked for rewards", "set it to full, and name a folder"

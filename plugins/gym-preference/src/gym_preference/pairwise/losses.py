@@ -7,6 +7,8 @@ tokens of the response, or their mean where the configuration says `per_token`. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -99,6 +101,24 @@ def orpo(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
     Its lambda is `beta`.
     """
     return -chosen - beta * logsigmoid(log_odds(chosen) - log_odds(rejected))
+
+
+#: Losses that a sum may have, by the name of their algorithm: those of sums over tokens, without options but `beta`.
+SUMMED = {
+    "apo_down": apo_down,
+    "apo_zero": apo_zero,
+    "bco_pair": bco_pair,
+    "dpo": dpo,
+    "hinge": hinge,
+    "nca": nca_pair,
+    "sppo": sppo,
+}
+
+
+def mpo(chosen: Tensor, rejected: Tensor, beta: float, loss_weights: Mapping[str, float]) -> Tensor:
+    """Return the weighted sum of losses in `SUMMED`: MPO, arXiv:2411.10442, equation 1, whose third part is that of `ftx`."""
+    parts = [weight * SUMMED[name](chosen, rejected, beta) for name, weight in loss_weights.items()]
+    return torch.stack(parts).sum(0)
 
 
 def log_odds(log_probs: Tensor) -> Tensor:

@@ -136,7 +136,20 @@ def _orpo(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
     return -better.log() - config.beta * _sigmoid(ratio.log()).log()
 
 
+_PARTS = {
+    "apo_down": _apo_down, "apo_zero": _apo_zero, "bco_pair": _bco_pair, "dpo": _dpo, "hinge": _hinge, "nca": _nca_pair,
+    "sppo": _sppo,
+}  # fmt: skip
+
+
+def _mpo(config: Any, chosen: Tokens, rejected: Tokens) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for name, weight in config.loss_weights.items():
+        total = total + weight * _PARTS[name](config, chosen, rejected)
+    return total
+
+
 dpo, dpo_norm, ld_dpo, cdpo, robust_dpo = map(_over, (_dpo, _dpo_norm, _ld_dpo, _cdpo, _robust_dpo))
 ipo, hinge, bco_pair, exo_pair, nca_pair = map(_over, (_ipo, _hinge, _bco_pair, _exo_pair, _nca_pair))
 sppo, apo_zero, apo_down, discopop = map(_over, (_sppo, _apo_zero, _apo_down, _discopop))
-simpo, orpo, cpo = map(_over, (_simpo, _orpo, _dpo))
+simpo, orpo, cpo, mpo = map(_over, (_simpo, _orpo, _dpo, _mpo))
