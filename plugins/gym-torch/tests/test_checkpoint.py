@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,20 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     assert latest is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000010"]
     assert not said
+
+
+@pytest.mark.parametrize("killed", ["", "before the new one is in place", "before the old one is gone"])
+def test_a_checkpoint_of_the_same_step_gives_way_and_a_kill_leaves_one_of_them(tmp_path: Path, killed: str) -> None:
+    checkpoints, said = two(tmp_path)
+    checkpoints.save(10, fill("again"))
+    path, aside = tmp_path / "step-00000010", tmp_path / ".step-00000010.before"
+    assert not aside.exists()
+    if killed:
+        shutil.copytree(path, aside)
+    if "new" in killed:
+        shutil.rmtree(path)
+    assert checkpoints.latest() == path and not problem(path) and not said
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["step-00000005", "step-00000010"]
 
 
 def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:

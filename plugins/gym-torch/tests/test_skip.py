@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gym_torch_bench import Crash, Event, Memory, NextToken, make_run, metrics, same, samples, state, train, weights
 
-from gym_core import GymError, RecipeError
+from gym_core import GymError, Interrupted, RecipeError
 from gym_core.record import RunRecord
+from gym_torch.loop.evaluation import HeldOutLoss
+from gym_torch.loop.job import Job
 from gym_torch.source import Dataset
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "log_every": 1, "max_steps": 10, "keep_last": 9}
@@ -170,6 +174,30 @@ def test_the_best_is_named_though_the_run_was_killed_before_it_said_so(
     assert json.loads((tmp_path / "run.json").read_text())["best_checkpoint"] == "step-00000002"
     train(make_run(model_path, tmp_path, data, **settings))
     assert json.loads((tmp_path / "run.json").read_text())["best_checkpoint"] == "step-00000004"
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_an_evaluation_that_a_signal_broke_off_is_in_the_checkpoint_when_it_is_made_up_for(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    settings = SETTINGS | {"eval_every": 2, "save_every": 2, "keep_best": True, "keep_last": 1, "max_steps": 4}
+    data, evaluate = Memory(held_out=6), HeldOutLoss.__call__
+
+    def broken_off(evaluation: HeldOutLoss, job: Job) -> Mapping[str, float] | None:
+        if job.progress.step == step:
+            job.signals.received = signal.SIGTERM
+        return evaluate(evaluation, job)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(HeldOutLoss, "__call__", broken_off)
+        train(make_run(model_path, tmp_path / "cut", data, **settings))
+    for name in ("cut", "whole"):
+        train(make_run(model_path, tmp_path / name, data, **settings))
+    states = []
+    for name in ("cut", "whole"):
+        folder = max((tmp_path / name / "checkpoints").iterdir())
+        states.append(json.loads((folder / "state.json").read_text())["progress"] | {"seconds": 0})
+    assert states[0] == states[1] and states[0]["evaluated"] == 4
 
 
 def test_keeping_the_best_needs_evaluations(model_path: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def write(user: UserRun) -> None:
         raise GymError(
             f"the disk does not take the state: {error}", where=str(path), fix="make room; the last one is whole"
         ) from error
-    job.saved = job.progress.step
+    job.saved = job.progress.reached
 
 
 @torch.no_grad()

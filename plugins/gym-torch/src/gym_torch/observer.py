@@ -42,6 +42,11 @@ class Progress:
         """Whether no further step is to be taken."""
         return self.step >= self.total or bool(self.stop)
 
+    @property
+    def reached(self) -> tuple[int, int]:
+        """The steps that are finished, and the last of them that was evaluated: what a checkpoint may lack."""
+        return self.step, self.evaluated
+
     def summary(self) -> dict[str, Any]:
         """Return the entries of `run.json` under `training` that every way to train has."""
         return {

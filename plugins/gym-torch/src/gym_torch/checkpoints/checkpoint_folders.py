@@ -25,6 +25,7 @@ from gym_core.outputlock import OutputLock
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
+BEFORE = ".before"  #: ends the hidden name of a checkpoint while another of its step takes its place
 
 
 class Checkpoints:
@@ -37,7 +38,7 @@ class Checkpoints:
     def save(self, step: int, write: Callable[[Path], None], best: int | None = None) -> Path:
         """Let `write(directory)` fill a new checkpoint, seal and verify it; then delete the oldest beyond `keep`.
 
-        That of step `best` stays, however old.
+        That of step `best` stays, however old. One that is there already for this step gives way when the new one is verified.
 
         Raises GymError when the disk does not take it; the checkpoints before it are then untouched.
         """
@@ -46,8 +47,8 @@ class Checkpoints:
         with whole_or_gone(final, "the checkpoint", left[0]) as building:
             write(building)
             _seal(building, step)
-            if final.exists():
-                final.rename(_free_name(final.with_name(f"refused-{final.name}")))
+            if final.exists():  # as it was before the evaluation of its step
+                final.rename(self.directory / f".{final.name}{BEFORE}")
         wrong = problem(final)
         if wrong:
             raise GymError(
@@ -55,6 +56,7 @@ class Checkpoints:
                 where=str(final),
                 fix="check the disk",
             )
+        shutil.rmtree(self.directory / f".{final.name}{BEFORE}", ignore_errors=True)
         for old in self._all()[: -self.keep]:
             if best is None or old != self._at(best):
                 # Out of sight first: a kill in the middle must not leave a checkpoint that looks damaged.
@@ -81,6 +83,13 @@ class Checkpoints:
         """Return the newest checkpoint that is whole, or None; warn of and set aside every newer one."""
         for left in [*self.directory.glob(f".{PREFIX}*{BUILDING}"), *self.directory.glob(f".{PREFIX}*.old")]:
             shutil.rmtree(left)
+        for left in self.directory.glob(f".{PREFIX}*{BEFORE}"):
+            final = self.directory / left.name.removeprefix(".").removesuffix(BEFORE)
+            if final.exists() and not problem(final):
+                shutil.rmtree(left)
+            else:
+                shutil.rmtree(final, ignore_errors=True)
+                left.rename(final)
         for path in reversed(self._all()):
             wrong = problem(path)
             if not wrong:

@@ -71,7 +71,7 @@ def put_job(job: Job, state: Mapping[str, Any]) -> None:
     job.observer.load_state_dict(state["observers"])
     job.window.load_state_dict(state["window"])
     job.progress = Progress(**state["progress"])
-    job.saved = job.progress.step
+    job.saved = job.progress.reached
 
 
 def save(path: Path, adapted: AdaptedModel, policy: Policy[Any], base: str, exact: bool = False) -> Artifact:

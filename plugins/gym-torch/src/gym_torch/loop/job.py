@@ -62,7 +62,7 @@ class Job:
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
     changeover: Changeover | None = None  #: compiles the layers of the policy, before one of the steps
     window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet
-    saved: int = -1  #: step of the last checkpoint
+    saved: tuple[int, int] = (-1, -1)  #: `Progress.reached` in the last checkpoint
     last: tuple[int, Step] | None = None  #: the last step that updated the weights in this process, and its number
 
     def loss(self, batch: Batch) -> tuple[Tensor, Metrics]:

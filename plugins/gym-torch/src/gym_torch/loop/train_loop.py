@@ -44,12 +44,12 @@ def run(job: Job) -> None:
         tell(job)
         asked = agree_to_stop(job)
         best = keeps_best(train) and progress.best_step == progress.step
-        if (asked or best or due(progress, train.save_every)) and job.saved != progress.step:
+        if (asked or best or due(progress, train.save_every)) and job.saved != progress.reached:
             # A run must be able to go back to any checkpoint.
             check_weights(job.accelerator.unwrap_model(job.policy), job.last, train.skip_steps)
             job.observer.saving(progress)
             job.save(job)
-            job.saved = progress.step
+            job.saved = progress.reached
         if asked:
             raise Interrupted(asked)
         if progress.over:
