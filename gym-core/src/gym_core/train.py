@@ -64,7 +64,7 @@ class Train(Config):
     skip_steps: tuple[PositiveInt, ...] = ()
     """Steps that update nothing, counted from 1; may be set when a run goes on, for steps not yet taken."""
     plot: bool = True
-    """Whether to draw the loss to `loss.png`, and what else the algorithm improves, such as `reward.png`."""
+    """Whether to draw the loss to `loss.png`, and what else tells how it goes: `reward.png`, `rewards_accuracies.png`."""
     overwrite: bool = False
     """Whether a finished or different run in the output directory may be set aside; an unfinished same run is resumed."""
 

@@ -34,11 +34,14 @@ def asked(output: Path, model: Path, algorithm: TorchAlgorithm, metric: str, **s
     return record
 
 
-def test_checkpoints_and_early_stopping_follow_the_metric(model_path: Path, tmp_path: Path) -> None:
-    record = asked(tmp_path, model_path, Declared(), "eval_samples")
+def test_checkpoints_early_stopping_and_plots_follow_the_metric(model_path: Path, tmp_path: Path) -> None:
+    record = asked(tmp_path, model_path, Declared(), "eval_samples", plot=True)
     assert record["training"]["best"] == {"step": 1, "eval_samples": 6.0}
     assert record["training"]["stopped"] == "eval_samples has not improved on 6.0000 for 2 evaluations"
     assert record["best_checkpoint"] == "step-00000001"
+    # What is declared is drawn where the log has it.
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {f"{kind}{name}.png" for kind in ("", "training_") for name in ("loss", "likelihood", "samples")}
 
 
 @pytest.mark.parametrize(

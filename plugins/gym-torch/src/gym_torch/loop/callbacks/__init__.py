@@ -17,8 +17,9 @@ from gym_torch.observer import Observer
 
 def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]:
     """Return what watches a run: what watches every one, and the callbacks of its recipe."""
-    output, measure = run.output, torch_algorithm(run.recipe).measure
-    plot = [Curves(output, ["loss", measure])] if run.recipe.train.plot else []
+    output, algorithm = run.output, torch_algorithm(run.recipe)
+    measure = algorithm.measure
+    plot = [Curves(output, ["loss", measure, *algorithm.evaluation_metrics()])] if run.recipe.train.plot else []
     card = ModelCard(run, model.name, {"samples": described(run.recipe, data), "fingerprint": data.fingerprint})
     logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
     own = [*logs, *plot, card, ProgressBar(measure)]

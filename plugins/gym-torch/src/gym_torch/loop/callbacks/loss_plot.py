@@ -1,7 +1,8 @@
-"""`loss.png`, and a plot of what else an algorithm improves: over the steps, as measured and smoothed, with validation."""
+"""`loss.png`, and a plot of what else users of an algorithm look at: over the steps, measured and smoothed, with validation."""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ class Curves(Observer):
     """Draws from `metrics.jsonl`, so a resumed run shows all of its steps."""
 
     def __init__(self, output: Path, measures: Sequence[str]) -> None:
-        """Draw each of these keys to `<key>.png` under the output directory, and where LLaMA-Factory's users look."""
+        """Draw each of these keys that the log has to `<key>.png`, and to `training_<key>.png` as LLaMA-Factory does."""
         self.output, self.measures = output, dict.fromkeys(measures)
         self.drawn = time.monotonic()
 
@@ -40,8 +41,11 @@ class Curves(Observer):
         records = read_lines(self.output / FILE)
         for measure in self.measures:
             name = measure.replace("/", "_")
-            for path in (self.output / f"{name}.png", self.output / f"training_{name}.png"):
+            path = self.output / f"{name}.png"
+            if any({measure, f"eval_{measure}"} & record.keys() for record in records):
                 draw(records, path, measure)
+                with replacing(self.output / f"training_{name}.png", alone=True) as copy:
+                    shutil.copyfile(path, copy)
         self.drawn = time.monotonic()
 
 
@@ -57,8 +61,9 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="optimizer step", ylabel=measure)
     steps, values = _series(records, measure)
-    axes.plot(steps, values, color="tab:blue", alpha=0.35, label="training")
-    axes.plot(steps, smooth(values), color="tab:blue", label="training, smoothed")
+    if values:
+        axes.plot(steps, values, color="tab:blue", alpha=0.35, label="training")
+        axes.plot(steps, smooth(values), color="tab:blue", label="training, smoothed")
     steps, values = _series(records, f"eval_{measure}")
     if values:
         axes.plot(steps, values, color="tab:orange", marker="o", label="validation")
@@ -69,7 +74,8 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
         axes.plot(steps, smooth(values), color=colour, linewidth=1, label=part_of(measure, name))
         steps, values = _series(records, f"eval_{name}")
         axes.plot(steps, values, color=colour, linewidth=0, marker="o", markersize=4)
-    axes.legend()
+    if axes.has_data():
+        axes.legend()
     axes.grid(alpha=0.3)
     with replacing(path, alone=True) as building:
         figure.savefig(building, dpi=120, format="png")
