@@ -246,6 +246,19 @@ def test_prompt_and_completion_of_messages_are_read_as_trl_does_and_the_completi
     assert detect([judged]).build().convert(judged).conversation == read
 
 
+def test_whole_conversations_in_one_text_are_pairs_that_part_where_the_answers_do():
+    """HH-RLHF as it is published: turns may hold empty lines, and white space around them is no part of them."""
+    start = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHow are you?\n\nHuman:  Assistant: what is that?"
+    row = {"chosen": f"{start}\n\nAssistant: me", "rejected": f"{start}\n\nAssistant: no idea\n"}
+    pair = detect([row]).build().convert(row)
+    turns = [("user", "Hi"), ("assistant", "Hello.\n\nHow are you?"), ("user", "Assistant: what is that?")]
+    assert contents(pair.chosen) == [*turns, ("assistant", "me")]
+    assert contents(pair.rejected) == [*turns, ("assistant", "no idea")]
+    assert contents(pair.prompt) == turns and not pair.remarks
+    asked = {**row, "prompt": "a"}  # a column with a prompt says that the others are answers
+    assert contents(detect([asked]).build().convert(asked).chosen) == [("user", "a"), ("assistant", row["chosen"])]
+
+
 def test_unknown_columns_tell_nothing():
     assert detect([{"x": 1}]) is None
 

@@ -10,6 +10,7 @@ from typing import Any
 from gym_data.formats import Feedback, Preference
 from gym_data.formats.detect import detect_prompt
 from gym_data.formats.parsing import UntrainableRowError, check, column
+from gym_data.formats.transcript import transcript
 from gym_data.rows import Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
@@ -44,11 +45,19 @@ class PreferenceReader:
         return better.unanswered, better.answer
 
     def _side(self, row: Mapping[str, Any], name: str) -> Conversation:
-        """Return the conversation that a column ends: all of it, some messages, one, or its text."""
+        """Return the conversation that a column ends: all of it, some messages, one, its text, or that of all of it."""
         value = row.get(name)
         listed = self._listed(row, name) if isinstance(value, list) and value else None
         if listed is not None and listed.messages[0]["role"] in ("system", "user"):
             return listed
+        # Without a column for the prompt, the whole conversation may be the text of either answer.
+        if (
+            self._reader is None
+            and isinstance(value, str)
+            and detect_prompt([row]) is None
+            and (whole := transcript(value))
+        ):
+            return whole
         self._reader = reader = self._reader or _told(row)
         prompt: Conversation = reader.prompt(row)
         check(prompt.messages, answered=False)
