@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from gym_core import GymError, Run, load_recipe
 from gym_core.record import RunRecord
 from gym_testkit import tiny
 from gym_torch.batch import Batch, Piece, packed
+from gym_torch.checkpoints.resuming import conditions_of
 from gym_torch.config import Further
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.layout_support import layout_for
@@ -117,8 +119,13 @@ def test_what_is_no_model_is_refused_by_the_key_that_names_it(path: Path, tmp_pa
     model, adapted, policy, run = trained(path, "lora")
     adapted.save(tmp_path / "adapter", str(path))
     for named, why in (("./none", "no such folder"), (str(tmp_path / "adapter"), "holds an adapter.*\n.*gym export")):
-        with pytest.raises(GymError, match=rf"(?s)algorithm\.ref_model: .*{why}"):
-            Reference(Further(named), policy, adapted, model, run).load()
+        further = Further(named)
+        for asked in (
+            Reference(further, policy, adapted, model, run).load,
+            lambda further=further: conditions_of(run, model, SimpleNamespace(further=lambda: [further])),
+        ):
+            with pytest.raises(GymError, match=rf"(?s)algorithm\.ref_model: .*{why}"):
+                asked()
 
 
 def test_modules_trained_whole_are_left_out_too(path: Path) -> None:

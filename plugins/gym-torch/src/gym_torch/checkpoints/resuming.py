@@ -46,7 +46,11 @@ def extended(recipe: Recipe, job: Job, before: int) -> str:
 def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[str, str]:
     """Return what must be the same when a run goes on: the models that it begins with and looks at, and the precision."""
     named = {"the base model": model.path}
-    named |= {f"the model {other.path}": locate(other.path) for other in config.further() if other.path and other.stays}
+    named |= {
+        f"the model {other.path}": locate(other.path, key=other.key)
+        for other in config.further()
+        if other.path and other.stays
+    }
     adapter = part(run.recipe, Adapter)
     named |= {f"the adapter {name}": artifact_at(name).path for name in adapter.begins_with()} if adapter else {}
     prints = run.ranks.agree(lambda: {name: fingerprint.of_model(path) for name, path in named.items()})
