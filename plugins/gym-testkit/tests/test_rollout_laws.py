@@ -74,6 +74,22 @@ class Trimmed(Engine):
         return answers
 
 
+class Heedless(Engine):
+    """Leaves stop strings unread."""
+
+    def asked(self, request):
+        return replace(request, stop=())
+
+
+class Cutting(Engine):
+    """Ends at stop strings, and says that a token did."""
+
+    def made(self, answers):
+        for answer in answers:
+            answer.stop = None
+        return answers
+
+
 class NotANumber(Engine):
     def made(self, answers):
         answers[0].log_probs[0] = float("nan") if answers else 0.0
@@ -156,6 +172,8 @@ def test_a_healthy_engine_holds_to_every_law(bench, law):
         (Few, rollouts.each),
         (Open, rollouts.ends),
         (Trimmed, rollouts.ends),
+        (Heedless, rollouts.stops),
+        (Cutting, rollouts.stops),
         (NotANumber, rollouts.truthful),
         (Warmer, rollouts.truthful),
         (Uncut, rollouts.truthful),

@@ -42,6 +42,7 @@ class StandIn:
 
     def answer(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], list[float]]:
         assert params["ignore_eos"] and params["logprobs"] == 0
+        assert bool(params.get("stop")) is params.get("include_stop_str_in_output", False)
         assert params["repetition_penalty"] == 1.0 and params["skip_special_tokens"] is False
         with self.lock:
             (made,) = self.generator.generate(
@@ -53,6 +54,7 @@ class StandIn:
                 stop_ids=params["stop_token_ids"],
                 top_k=params["top_k"],
                 min_p=params["min_p"],
+                stop=params.get("stop", ()),
             )
         return made.tokens, made.log_probs
 

@@ -34,12 +34,13 @@ class NextTurn:
     def tokens(
         self,
         messages: Sequence[Mapping[str, Any]],
-        last: int,
+        last: int | None,
         tools: Sequence[Mapping[str, Any]] = (),
         values: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the tokens from behind an answer, whose `last` token ended it, through messages, to the next answer.
 
+        With None no token ended it, as where a stop string did: what ends an answer is then the first of those returned.
         `tools` and `values` are what the prompt was written with. What no tokenizer takes for text is replaced. Raises DataError
         where the template refuses the messages, or leaves out what one of them says.
         """
@@ -52,6 +53,8 @@ class NextTurn:
         quoted = [self.tokenizer.quoted(each["content"], each["role"]) for each in said]
         if hidden := [each["role"] for each, text in zip(said, quoted, strict=True) if not shows(text, behind)]:
             raise _refused(f"the chat template leaves out what an environment said as `{hidden[0]}`")
+        if last is None:
+            return self._encoded(behind)
         found = self._encoded(behind.lstrip())  # some templates put a space between an answer and what ends it
         if found and found[0] in {*self.ends, last}:
             return found[1:]

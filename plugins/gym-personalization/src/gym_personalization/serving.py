@@ -165,7 +165,7 @@ class ServingEngine:
                 close()
                 if error is not None:
                     raise error
-                text = ready.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
+                text = ready.tokenizer.decode(made.said)
             except BaseException as raised:
                 request.answer.set_exception(raised)
             else:

@@ -28,6 +28,7 @@ class RolloutRequest:
     limits: Sequence[
         int
     ] = ()  #: for each prompt the most tokens to generate; by default, and at most, `max_new_tokens`
+    stop: Sequence[str] = ()  #: texts that end an answer, none of them empty; see `RolloutEngine.generate`
     turns: MutableMapping[str, Any] | None = None
     """Where an engine may keep what it computed, for a request of the next turn: the same mapping comes with all turns of some
     completions, while the weights stay. None where completions have one turn."""
@@ -57,12 +58,13 @@ class RolloutEngine(Protocol):
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return a completion for each prompt, in order: at least one token each, the one that ended it included, and at most
-        its limit.
+        its limit. Where `stop` names texts, it ends with the token that makes one of them whole in its own text, special tokens
+        included, and says so (`Completion.stop`); `gym_torch.generation.stop_strings` finds that token.
 
         A completion is a function of the weights, its prompt, the seed and its stream, whatever else is asked with it, as
         far as the engine can have it so. A log-probability is that of the distribution that is drawn from: at this
         temperature, over the tokens that `min_p`, `top_k` and then `top_p` leave; at temperature 0 that of temperature 1, uncut.
-        Raises GymError where it cannot generate.
+        Raises GymError where it cannot generate, or knows no stop strings and is asked for some.
         """
         ...
 

@@ -51,7 +51,7 @@ class ColocatedEngine:
         refuse_routing(routers)
         refuse_files(adapted.model, path)
         self.config, self.adapted = config, adapted
-        self.stop = stop_ids(adapted.model, tokenizer)
+        self.stop, self.decode = stop_ids(adapted.model, tokenizer), tokenizer.decode
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
         self.probe = Probe(tokenizer)
         self.llm, self._params = _start(config, path)
@@ -64,7 +64,7 @@ class ColocatedEngine:
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions. Raises GymError where vLLM answers what cannot be."""
-        options = SamplingOptions(request, sorted(self.stop))
+        options = SamplingOptions(request, sorted(self.stop), self.decode)
         self._wake()
         params = [self._params(**options.params(*each)) for each in zip(request.streams, request.limits, strict=True)]
         found = self.llm.generate(
@@ -104,7 +104,8 @@ class ColocatedEngine:
     def _verify(self, merged: PreTrainedModel) -> None:
         """Raise GymError where vLLM computes with other weights than it was just given."""
         params = self._params(
-            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0, 1), prompt_logprobs=0
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop), self.decode).params(0, 1),
+            prompt_logprobs=0,
         )
         (said,) = self.llm.generate([{"prompt_token_ids": self.probe.tokens}], [params], use_tqdm=False)
         found = apart(self.probe.read(said.prompt_logprobs, int), self.probe.of(merged))

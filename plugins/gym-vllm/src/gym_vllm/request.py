@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from gym_core import GymError, RecipeError
 from gym_rl.rollout_engine import RolloutRequest
 from gym_torch.generation.row import Completion
 from gym_torch.generation.sampling import uniform
+from gym_torch.generation.stop_strings import StopStrings
 
 LOGPROBS = "processed_logprobs"  #: vLLM's name for log-probabilities at the temperature that is sampled at
 
@@ -19,7 +20,8 @@ class SamplingOptions:
     """How answers are sampled; everything is said, because a server fills gaps from files of the model."""
 
     request: RolloutRequest
-    stop: Sequence[int]  #: tokens that end an answer, and no others do
+    stop: Sequence[int]  #: tokens that end an answer; no others do, but texts of the request
+    decode: Callable[[Sequence[int]], str]  #: returns the text of tokens
 
     def params(self, stream: int, limit: int) -> dict[str, Any]:
         """Return the sampling parameters of one answer of at most `limit` tokens, by vLLM's names.
@@ -40,6 +42,7 @@ class SamplingOptions:
             "ignore_eos": True,
             "stop_token_ids": sorted(self.stop),
             "skip_special_tokens": False,
+            **({"stop": list(self.request.stop), "include_stop_str_in_output": True} if self.request.stop else {}),
         }
 
     def completion(self, tokens: Sequence[int], log_probs: Sequence[float], limit: int, vocabulary: int) -> Completion:
@@ -57,14 +60,17 @@ class SamplingOptions:
                 key="algorithm.rollouts",
                 fix="take a vLLM that knows stop_token_ids",
             )
-        finished = bool(tokens) and tokens[-1] in self.stop
+        count, text = StopStrings(self.request.stop, self.decode).end(tokens)
+        tokens, log_probs = tokens[:count], log_probs[:count]  # those behind a text, that vLLM may have drawn with it
+        token = bool(tokens) and tokens[-1] in self.stop
+        finished = token or text is not None
         if not finished and len(tokens) < limit:
             raise GymError(
                 f"vLLM ended an answer after {len(tokens)} of {limit} tokens, and none that ends a turn",
                 key="algorithm.rollouts",
                 fix="raise `max_model_len`, or the server's --max-model-len: prompt and answer must fit into it",
             )
-        return Completion(list(tokens), list(log_probs), finished)
+        return Completion(list(tokens), list(log_probs), finished, stop=None if token else text)
 
 
 def refuse_routing(routers: object) -> None:

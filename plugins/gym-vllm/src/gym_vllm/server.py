@@ -56,7 +56,7 @@ class ServerEngine:
         refuse_routing(routers)
         refuse_files(adapted.model, path)
         self.config, self.adapted, self.ranks = config, adapted, ranks
-        self.stop = stop_ids(adapted.model, tokenizer)
+        self.stop, self.decode = stop_ids(adapted.model, tokenizer), tokenizer.decode
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
         run = hashlib.blake2b(str(output.resolve()).encode(), digest_size=8).hexdigest()
         self.folder = (
@@ -82,7 +82,7 @@ class ServerEngine:
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions. Raises GymError when the server fails, or no longer has the weights that it was given."""
-        options = SamplingOptions(request, sorted(self.stop))
+        options = SamplingOptions(request, sorted(self.stop), self.decode)
         each = zip(request.prompts, request.streams, request.limits, strict=True)
         with ThreadPoolExecutor(self.config.concurrency) as pool:
             made = list(pool.map(lambda one: self._answer(options, *one), each))
@@ -165,7 +165,7 @@ class ServerEngine:
             "return_token_ids": True,
             "add_special_tokens": False,
             "prompt_logprobs": 0,
-            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop)).params(0, 1),
+            **SamplingOptions(RolloutRequest([], 1, 1.0), sorted(self.stop), self.decode).params(0, 1),
         }
         return self.probe.read(
             self.client.post("/v1/completions", content, "choices", 0, "prompt_logprobs"), str, "logprob"

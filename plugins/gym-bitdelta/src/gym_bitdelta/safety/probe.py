@@ -68,8 +68,7 @@ class Answers:
         return self._known.setdefault(prompt.id, [int(token) for token in tokens])
 
     def _input(self, prompt: Prompt, made: Completion) -> RewardInput:
-        tokens = made.tokens[:-1] if made.finished else made.tokens
-        text = self._tokenizer.decode(tokens, skip_special=True)
+        text = self._tokenizer.decode(made.said, skip_special=True)
         return RewardInput(
             text, prompt.row, prompt.messages, prompt.id, len(made.tokens), made.finished, tuple(made.tokens)
         )

@@ -77,6 +77,9 @@ class PolicyGradient(TorchAlgorithm):
     max_new_tokens: Annotated[PositiveInt, Field(examples=[16])] = 256
     """Maximum length of a completion, in tokens: all of its turns, and what an environment says between them
     (`max_completion_length` in TRL)."""
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)] = []
+    """Stop strings: texts, such as `</answer>`, that end a completion or a turn of one, as a token does that ends a turn, and are
+    part of what is trained and scored (`stop_strings` in transformers). By default there are none."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature. The policy is trained at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -21,12 +21,13 @@ def samples(
     earned = experience.columns.get("advantages")
     advantages = None if earned is None else means(earned.double(), experience.owner, len(rewards)).tolist()
     finished = experience.finished.tolist()
+    ended = (experience.finished if experience.stopped is None else experience.finished & ~experience.stopped).tolist()
     for number, made in enumerate(experience.rollouts(prompts)):
         yield Sample(
             steps,
             made.prompt.id,
             tokenizer.decode(made.prompt.tokens),
-            tokenizer.decode(made.tokens[:-1] if finished[number] else made.tokens),
+            tokenizer.decode(made.tokens[:-1] if ended[number] else made.tokens),
             int(made.trained.sum()),
             finished[number],
             rewards[number],

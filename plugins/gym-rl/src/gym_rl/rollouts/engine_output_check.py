@@ -7,22 +7,30 @@ from collections.abc import Sequence
 
 from gym_core import GymError
 from gym_torch.generation.row import Completion
+from gym_torch.generation.stop_strings import StopStrings
 
 _ROUNDING = 1e-3  #: by which the logarithm of a probability may be above 0
+_FIX = "`rollouts: local` generates with the model that is trained"
 
 
-def check(made: Sequence[Completion], asked: Sequence[str], longest: int, engine: str = "") -> None:
+def check(
+    made: Sequence[Completion],
+    asked: Sequence[str],
+    longest: int,
+    engine: str = "",
+    stop: StopStrings | None = None,
+) -> None:
     """Raise GymError unless there is a completion for each row of `asked` (its name), made of tokens and probabilities.
 
-    `longest` is the most tokens a completion may have; `engine` what it is called.
+    `longest` is the most tokens a completion may have; `engine` what it is called; `stop` the texts that end one.
     """
 
-    def wrong(why: str, name: str) -> GymError:
+    def wrong(why: str, name: str, key: str = "rollouts", fix: str = _FIX) -> GymError:
         return GymError(
             f"rollouts {engine} {why}" if engine else f"the engine {why}",
             where=f"row {name}" if name else "",
-            key="algorithm.rollouts",
-            fix="`rollouts: local` generates with the model that is trained",
+            key=f"algorithm.{key}",
+            fix=fix,
         )
 
     if len(made) != len(asked):
@@ -36,3 +44,11 @@ def check(made: Sequence[Completion], asked: Sequence[str], longest: int, engine
         odd = [value for value in log_probs if not (math.isfinite(value) and value <= _ROUNDING)]
         if odd:
             raise wrong(f"returned {odd[0]} as the log-probability of a token", name)
+        if stop and (late := stop.within(tokens[:-1])) is not None:
+            raise wrong(
+                f"went on behind {late!r}, which ends a completion", name, "stop", f"leave `stop` out, or {_FIX}"
+            )
+        if stop and answer.stop is not None and stop.within(tokens) is None:
+            raise wrong(f"says that {answer.stop!r} ended a completion which does not hold it", name)
+        if stop and not answer.finished and (held := stop.within(tokens)) is not None:
+            raise wrong(f"does not say that {held!r} ended a completion", name, "stop", f"leave `stop` out, or {_FIX}")

@@ -62,8 +62,10 @@ class Experience:
     prompts: Tensor  #: [completions] int64, index of the prompt of each completion
     lengths: Tensor  #: [completions] int64, in tokens that the model wrote
     tokens: Tensor  #: [sum of lengths] int32, those
-    finished: Tensor  #: [completions] bool, whether the model ended it
+    finished: Tensor  #: [completions] bool, whether the model ended it, or a stop string
     rewards: Tensor  #: [completions] fp64, weighted sums; NaN where it was not scored
+    stopped: Tensor | None = None
+    """[completions] bool, whether a stop string ended it, so that its last token is part of its text; None where none can."""
     compared: Tensor | None = None
     """[completions] fp64, what completions to one prompt are told apart by, NaN where it was not scored; None: by the rewards.
     Where there are `baselines`, how far it is from that of the greedy completion."""

@@ -25,6 +25,7 @@ from gym_rl.rollouts.routing_replay import recorded_experts
 from gym_rl.rollouts.trajectory import Trajectory, observations_of
 from gym_torch.console import warn
 from gym_torch.generation.row import Completion
+from gym_torch.generation.stop_strings import StopStrings
 from gym_torch.packing import Ints
 from gym_torch.source import Examples
 
@@ -85,6 +86,7 @@ class RolloutGenerator:
             lengths=torch.tensor([len(answer.tokens) for answer in answers]),
             tokens=torch.tensor([token for answer in answers for token in answer.tokens], dtype=torch.int32),
             finished=torch.tensor([answer.finished for answer in answers]),
+            stopped=torch.tensor([answer.stop is not None for answer in answers]) if self.config.stop else None,
             rewards=_numbers(totals),
             compared=_numbers(apart),
             baselines=_numbers(against) if self.baselines and self.config.greedy_baseline else None,
@@ -102,20 +104,20 @@ class RolloutGenerator:
 
     def _sampled(self, prompts: Sequence[Prompt], streams: Sequence[int], greedy: bool = False) -> list[Trajectory]:
         config = self.config
-        asked = RolloutRequest([prompt.tokens.tolist() for prompt in prompts], config.max_new_tokens, streams=streams)
+        texts = [prompt.tokens.tolist() for prompt in prompts]
+        asked = RolloutRequest(texts, config.max_new_tokens, streams=streams, stop=config.stop)
         if not greedy:
             asked = replace(asked, temperature=config.temperature, seed=self.seed, **config.truncation())
         if self.multi_turn:
             return self.multi_turn(prompts, asked, self._generate)
-        return [Trajectory(made, self._text(made)) for made in self._generate(asked, [prompt.id for prompt in prompts])]
+        made = self._generate(asked, [prompt.id for prompt in prompts])
+        return [Trajectory(each, self.tokenizer.decode(each.said)) for each in made]
 
     def _generate(self, request: RolloutRequest, rows: Sequence[str]) -> list[Completion]:
         made = self.engine.generate(request)
-        check(made, rows, request.max_new_tokens, called(self.config.rollouts))
+        stop = StopStrings(request.stop, self.tokenizer.decode) if request.stop else None
+        check(made, rows, request.max_new_tokens, called(self.config.rollouts), stop)
         return made
-
-    def _text(self, made: Completion) -> str:
-        return self.tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens)
 
     def _read(self, prompt: Prompt, made: Trajectory) -> RewardInput:
         own = made.completion

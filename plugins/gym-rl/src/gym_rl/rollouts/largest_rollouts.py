@@ -47,7 +47,7 @@ class LargestRollouts(Source):
 
 
 def _rollouts(config: PolicyGradient, prompts: Examples[Prompt], train: Train, layout: Layout) -> Rollouts:
-    free = config.model_copy(update={"routing_replay": False})  # nothing is routed here, and nobody answers
+    free = config.model_copy(update={"routing_replay": False, "stop": []})  # nothing is routed or said here
     tokenizer = cast(Tokenizer, _Mute())
     return Rollouts(RolloutGenerator(free, prompts, _Endless(), tokenizer, _judged), train, layout, scoring=_scored)
 

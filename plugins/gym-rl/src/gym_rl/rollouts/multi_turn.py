@@ -169,11 +169,12 @@ class MultiTurn:
             trajectory, own = one.trajectory, one.trajectory.completion
             if one.pending:
                 trajectory.observations[len(own.tokens)], one.pending = one.pending, []
-            tokens = made.tokens[:left]  # engines that know one limit alone give more to some
-            own.tokens += tokens
-            own.log_probs += made.log_probs[:left]
-            own.finished = made.finished and len(made.tokens) <= left
-            trajectory.text = self.tokenizer.decode(tokens[:-1] if own.finished else tokens)
+            if len(made.tokens) > left:  # engines that know one limit alone give more to some
+                made = Completion(made.tokens[:left], made.log_probs[:left])
+            own.tokens += made.tokens
+            own.log_probs += made.log_probs
+            own.finished, own.stop = made.finished, made.stop
+            trajectory.text = self.tokenizer.decode(made.said)
             trajectory.turns.append({"role": "assistant", "content": trajectory.text})
 
     def _begins_thinking(self, before: Sequence[int]) -> bool:
@@ -207,10 +208,12 @@ class MultiTurn:
         if not result.messages or not trajectory.completion.finished:
             one.going = False
             return
-        after = result.messages, trajectory.completion.tokens[-1], one.prompt.tools, one.prompt.values
+        own = trajectory.completion
+        ended = own.stop is None or own.tokens[-1] in self.next_turn.ends
+        after = result.messages, own.tokens[-1] if ended else None, one.prompt.tools, one.prompt.values
         one.pending = self._failing(one.id, self.next_turn.tokens, *after)
         if last or one.room(most) <= 0:
-            one.going, trajectory.completion.finished = False, False
+            one.going, own.finished, own.stop = False, False, None
         else:
             trajectory.turns += result.messages
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gym_core.errors import GymError
 from gym_core.ranks import Ranks
 from gym_data.tokenizer import Tokenizer
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
@@ -20,6 +21,7 @@ from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.generation.generator import stop_ids
 from gym_torch.generation.row import Completion
+from gym_torch.generation.stop_strings import StopStrings
 from gym_torch.model.adapted import Full
 
 laws = laws_of("rollouts", "rollout")
@@ -124,6 +126,32 @@ def ends(brought: Brought, bench: Bench) -> None:
                 "`finished` does not say whether such a token ended it"
             )
             assert answer.finished or len(answer.tokens) == LONGEST, "ended before the limit, by nothing"
+
+
+@laws("a stop string ends an answer, or is refused")
+def stops(brought: Brought, bench: Bench) -> None:
+    """An answer is what it is without stop strings, up to the first token whose text makes one whole, which is part of it."""
+    with _trial(brought, bench) as trial:
+        asked: dict[str, Any] = {"prompts": [[30 + number] for number in range(16)], "temperature": 2.0}
+        ended, decode = stop_ids(trial.model, trial.tokenizer), trial.tokenizer.decode
+        whole = [answer.tokens for answer in trial.ask(**asked)]
+        texts = [decode(tokens) for tokens in whole if not ended & {*tokens}]
+        pairs = {text[at : at + 2] for text in texts for at in range(len(text) - 1)}
+        tried = sorted(pair for pair in pairs if "\ufffd" not in pair)[::9][:6]
+        assert tried, "nothing that it says is text"
+        for stop in tried:
+            try:
+                made = trial.engine.generate(RolloutRequest(asked["prompts"], LONGEST, 2.0, stop=("never said", stop)))
+            except GymError as refused:
+                assert "stop" in str(refused), f"refuses stop strings, and does not say so: {refused}"
+                return
+            check(made, [str(number) for number in range(len(whole))], LONGEST, stop=StopStrings((stop,), decode))
+            for tokens, answer in zip(whole, made, strict=True):
+                holds = [count for count in range(1, len(tokens) + 1) if stop in decode(tokens[:count])]
+                assert answer.tokens == tokens[: next(iter(holds), LONGEST)], f"{stop!r} changes what stands before it"
+                own = bool(holds) and answer.tokens[-1] not in ended
+                assert answer.stop == (stop if own else None), f"says that {answer.stop!r} ended it, and {stop!r} did"
+                assert answer.finished == (own or answer.tokens[-1] in ended)
 
 
 @laws("log-probabilities are those of the model")

@@ -24,6 +24,7 @@ from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Completion, Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.shared_prompts import SharedPrompts, shares
+from gym_torch.generation.stop_strings import StopStrings
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.stop_tokens import stops
@@ -50,7 +51,8 @@ class Generator:
         Args:
             model: any transformers causal language model. Where rows cannot enter and leave its cache, every token
                 computes the whole text anew.
-            tokenizer: names the token that ends a turn; None where calls name `stop_ids`.
+            tokenizer: names the token that ends a turn, and decodes where calls name stop strings; None where they name
+                `stop_ids`.
             max_batch: most rows in one forward pass.
             routers: those of the model, where the experts of every token are to be recorded.
             support: how the model can be decoded; by default found out for the longest text of each call.
@@ -64,6 +66,7 @@ class Generator:
         self._guesses = guesses
         self._support = support
         self._said = ""
+        self._tokenizer = tokenizer
         self._stop = stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
 
     @torch.no_grad()
@@ -81,8 +84,9 @@ class Generator:
         top_k: int = 0,
         min_p: float = 0.0,
         prefixes: PrefixCache | None = None,
+        stop: Sequence[str] = (),
     ) -> list[Completion]:
-        """Continue each prompt until a stop token or `max_new_tokens`.
+        """Continue each prompt until a stop token, a stop string or `max_new_tokens`.
 
         Sampling is a function of `seed`, the stream of the prompt and the position, whatever the batch. For several
         samples of one prompt, repeat it.
@@ -100,6 +104,7 @@ class Generator:
             top_k: as `top_p`.
             min_p: as `top_p`.
             prefixes: cache of beginnings of prompts; these texts are added to it. For one model with the same weights.
+            stop: texts, none of them empty; a completion ends with the token that makes one of them whole.
 
         Returns:
             A completion for each prompt, in order.
@@ -111,10 +116,22 @@ class Generator:
             raise GymError(why, where="Generator.generate")
         streams = range(len(prompts)) if streams is None else streams
         options = SamplingOptions(temperature, top_p, top_k, seed, min_p)
-        stop = self._stop if stop_ids is None else set(stop_ids)
+        ends = self._stop if stop_ids is None else set(stop_ids)
+        if stop and self._tokenizer is None:
+            raise GymError("stop strings, and no tokenizer that decodes", where="Generator.generate")
+        texts = StopStrings(stop, self._tokenizer.decode) if self._tokenizer and stop else None
         each = zip(prompts, limits, streams, keys or [None] * len(prompts), strict=True)
         rows = [
-            Row(tuple(prompt), limit, stop, options, stream, key, None if prefixes is None else (key,))
+            Row(
+                tuple(prompt),
+                limit,
+                ends,
+                options,
+                stream,
+                key,
+                None if prefixes is None else (key,),
+                stop_strings=texts,
+            )
             for prompt, limit, stream, key in each
         ]
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
@@ -176,4 +193,4 @@ def complete(
     prompts = [tokens.tolist() for tokens, _ in chats]
     generator = Generator(model, tokenizer, max_batch)
     completions = generator.generate(prompts, max_new_tokens, temperature=temperature, seed=seed)
-    return [tokenizer.decode(made.tokens[:-1] if made.finished else made.tokens) for made in completions]
+    return [tokenizer.decode(made.said) for made in completions]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
+from gym_torch.generation.stop_strings import StopStrings
 
 Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
 
@@ -18,9 +19,15 @@ class Completion:
 
     tokens: list[int] = field(default_factory=list)  #: the token that ended it included
     log_probs: list[float] = field(default_factory=list)  #: of each token; see `gym_torch.generation.sampling.choose`
-    finished: bool = False  #: whether a stop token ended it, rather than the length
+    finished: bool = False  #: whether a stop token or a stop string ended it, rather than the length
+    stop: str | None = None  #: the stop string that ended it; None where none did
     routed: list[Tensor] = field(default_factory=list)
     """Experts of the prompt and of each token but the last, which no pass has seen: `[tokens, layers, k]` int16, to be joined."""
+
+    @property
+    def said(self) -> list[int]:
+        """The tokens of its text: all but a stop token. What a stop string ended has the string in its text."""
+        return self.tokens[:-1] if self.finished and self.stop is None else self.tokens
 
 
 @dataclass(eq=False)
@@ -36,6 +43,7 @@ class Row:
     scope: Hashable = None  #: who may use what a prefix cache keeps of it; None keeps nothing
     adjust: Adjust | None = None  #: changes its logits before a token is chosen
     alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
+    stop_strings: StopStrings | None = None  #: texts that end it
     completion: Completion = field(default_factory=Completion)
     scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
     reused: int = 0  #: tokens of the prompt that a prefix cache had
@@ -51,6 +59,9 @@ class Row:
         made.tokens.append(token)
         made.log_probs.append(log_prob)
         made.finished = token in self.stop
+        if self.stop_strings and not made.finished:
+            made.stop = self.stop_strings.ended_by(made.tokens)
+            made.finished = made.stop is not None
         return not made.finished and len(made.tokens) < self.limit
 
 
