@@ -17,6 +17,7 @@ from gym_testkit import tiny
 from gym_torch.batch import Batch, Piece, packed
 from gym_torch.checkpoints.resuming import conditions_of
 from gym_torch.config import Further
+from gym_torch.following_reference import FollowingReference
 from gym_torch.model.adapted import AdaptedModel, adapt
 from gym_torch.model.layout_support import layout_for
 from gym_torch.model.loading import LoadedModel
@@ -98,6 +99,44 @@ def test_an_adapter_needs_no_second_model(path: Path) -> None:
     other = Reference(Further(None), policy, adapted, model, run).load().policy
     assert other is not policy
     assert not any(weight.requires_grad for weight in other.parameters())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_it_follows_the_policy_where_that_is_asked_for(path: Path, tmp_path: Path, named: bool) -> None:
+    """It scores as a model with the mixture for weights, whatever was computed with it before, and after a checkpoint."""
+    model, adapted, policy, run = trained(path, None)
+    other = tiny.write_model(tmp_path / "other", 1) if named else path
+    made = [
+        FollowingReference(
+            Reference(Further(str(other) if named else None, follows=True), policy, adapted, model, run), 2, 0.25
+        )
+        for _ in range(2)
+    ]
+    following, again = made
+    following.reference(batch())
+    for step in (0, 1, 2, 2, 3):
+        following.before(step)
+    mixed = AutoModelForCausalLM.from_pretrained(other, dtype=torch.float64)
+    own = dict(policy.model.named_parameters())
+    with torch.no_grad():
+        for name, weight in mixed.named_parameters():
+            weight.copy_(0.25 * own[name].double() + 0.75 * weight)
+    expected = separate(Policy(mixed)).float()
+    torch.testing.assert_close(following.reference(batch()), expected, rtol=1e-5, atol=1e-5)
+    again.load(following.moved, {name: weight.clone() for name, weight in following.tensors().items()})
+    assert torch.equal(again.reference(batch()), following.reference(batch()))
+    again.before(2)
+    assert torch.equal(again.reference(batch()), following.reference(batch())), "it moved twice at one step"
+
+
+def test_what_has_no_weights_of_its_own_or_others_does_not_follow(path: Path, tmp_path: Path) -> None:
+    model, adapted, policy, run = trained(path, "lora")
+    with pytest.raises(GymError, match="without its adapter"):
+        FollowingReference(Reference(Further(None, follows=True), policy, adapted, model, run), 2, 0.5)
+    model, adapted, policy, run = trained(path, None)
+    other = Further(str(tiny.write_model(tmp_path / "other", 1, hidden=48)), follows=True)
+    with pytest.raises(GymError, match=r"algorithm\.ref_model: .*cannot follow the policy"):
+        FollowingReference(Reference(other, policy, adapted, model, run), 1, 0.5).before(1)
 
 
 def test_another_model_may_be_named(path: Path, tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def built_alone(
 def _frozen(further: Further, model: PreTrainedModel, recipe: Recipe) -> AdaptedModel:
     """Return a further model that does not train; a copy of the one that does holds all but matrices as that does."""
     held = {weight: weight.dtype for weight in matrices(model)}
+    if further.follows:
+        held = {weight: torch.float32 for weight in model.parameters() if weight.is_floating_point()}
     if further.path is None:
         adapt(model, recipe)
     for weight, dtype in held.items():

@@ -35,6 +35,7 @@ from gym_torch.console import say, warn
 from gym_torch.contract_checks import promised
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.distributed.strategies import shards
+from gym_torch.following_reference import FollowingReference
 from gym_torch.kinds import part
 from gym_torch.model.expert_routing import Routers
 from gym_torch.observer import Observer, Progress
@@ -84,7 +85,8 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed, *processes, multi_turn)
         scores = RoundScores(parts, {**passes(parts, engine), **more})
         fingerprint = parts.data.fingerprint
-        source = Rollouts(generator, parts.train, parts.layout, fingerprint, scores.columns, log.round, scores.sampled)
+        stages = scores.columns, log.round, scores.sampled, following(parts)
+        source = Rollouts(generator, parts.train, parts.layout, fingerprint, *stages)
         evaluation, held_out = None, parts.data.validation
         if held_out:
             asked = evaluation_options(config), held_out
@@ -130,6 +132,15 @@ def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     for score in () if parts.config.full_kl else parts.references:
         found["ref_log_probs"] = reference_pass(score)
     return found
+
+
+def following(parts: RLParts) -> FollowingReference | None:
+    """Return what moves the reference of a run, where it follows the policy."""
+    config = parts.config
+    if config.ref_model_sync_steps is None:
+        return None
+    (reference,) = parts.references
+    return FollowingReference(reference, config.ref_model_sync_steps, config.ref_model_mixup_alpha)
 
 
 def reference_pass(score: Callable[[Any], Tensor]) -> Pass:

@@ -138,6 +138,9 @@ class Reference:
             if not starts_unchanged(run.recipe):
                 _put_start(frozen.model, run.recipe, run.output / START)
             hold_alike(frozen.model, policy.model)
+        if self.further.follows:  # what moves little by little would be rounded away
+            for weight in filter(torch.is_floating_point, frozen.model.parameters()):
+                weight.data = weight.data.float()
         device = next(policy.parameters()).device
         other: Policy[Any] = Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval()
         other.context = policy.context
