@@ -303,3 +303,25 @@ def test_latex_is_compared_by_math_verify():
 
 def test_latex_changes_nothing_unless_it_is_asked_for():
     assert Math().build()([RewardInput("\\boxed{\\sqrt{8}}", {"answer": "2\\sqrt{2}"})]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "right"),
+    [
+        (r"<think>\boxed{41}</think> The answer is 42.", {}, True),
+        (r"<think>\boxed{42}</think> The answer is 41.", {}, False),
+        (r"It may be \boxed{41}.</think>42", {}, True),  # where the template opened the thought
+        (r"<think>So \boxed{42}. But wait", {}, False),
+        (r"<think>\boxed{42}</think>", {}, False),
+        ("<think>41</think>42 <think>or 41", {}, True),
+        ("<think>a</think><think>#### 41</think>#### 42", {}, True),
+        (r"\boxed{42}", {}, True),
+        (r"<reasoning>\boxed{41}</reasoning>42", {"thought": "reasoning"}, True),
+        (r"<think>\boxed{42}</think>41", {"thought": ""}, True),
+        ("<think><answer>41</answer></think><answer>42</answer> and 43", {"section": "answer"}, True),
+        ("<think><answer>42</answer></think>42", {"section": "answer"}, False),
+        ("<answer></answer>42", {"section": "answer"}, False),
+    ],
+)
+def test_what_stands_behind_the_thoughts_is_judged(text, options, right) -> None:
+    assert Math(**options).build()([RewardInput(text, {"answer": "42"})]) == [float(right)]

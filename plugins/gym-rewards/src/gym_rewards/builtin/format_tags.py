@@ -34,6 +34,11 @@ def content(text: str, tag: str) -> str | None:
     return text[start + len(tag) + 2 : end] if start >= 0 else None
 
 
+def behind(text: str, tag: str) -> str:
+    """Return what stands behind the last `</tag>`, up to a `<tag>` that is not closed; all of a text without either."""
+    return text.rpartition(f"</{tag}>")[2].partition(f"<{tag}>")[0]
+
+
 class FormatScore:
     """Looks for tags, one after the other."""
 

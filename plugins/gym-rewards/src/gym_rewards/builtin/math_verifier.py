@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gym_core.errors import PluginError
+from gym_rewards.builtin.format_tags import behind, content
 from gym_rewards.builtin.number_parsing import numbers_in, plain, readings
 from gym_rewards.reward import Reward, RewardInput, Seconds
 from gym_rewards.row_columns import several
@@ -25,7 +26,8 @@ _SAME = re.compile(r"\\(?:d|t|c)frac")
 class Math(Reward):
     r"""1 where the completion's result is that of the row, 0 where it is not; numbers are compared exactly, as fractions.
 
-    The result is the last `\boxed{}`, else what follows the last `####`, else the last "the answer is", else the last number.
+    The result is the last `\boxed{}`, else what follows the last `####`, else the last "the answer is", else the last number,
+    of what stands behind the thoughts.
     """
 
     target: ClassVar[str] = "gym_rewards.builtin.math_verifier:MathScore"
@@ -37,6 +39,11 @@ class Math(Reward):
 
     answer: str = "answer"
     """Column of the true result: a number, its text, or a solution that marks it as a completion does; or a list of them."""
+    section: str = ""
+    """Tag whose content holds the result, such as `answer` for `<answer>...</answer>`; without it, all behind the thoughts."""
+    thought: str = "think"
+    """Tag of thoughts, in which no result is looked for; one that does not end leaves none behind it. Empty: all is looked at
+    (`reasoning_delimiters` in TRL)."""
     marked: bool = False
     """Whether only a marked result counts: boxed, after `####` or after "the answer is"."""
     latex: bool = False
@@ -69,10 +76,16 @@ class MathScore:
 
     def _right(self, item: RewardInput) -> bool:
         expected = [reference(str(value)) for value in several(item, self.config.answer)]
-        found = results(item.text, self.config.marked)
+        found = results(self._judged(item.text), self.config.marked)
         return any(equal(one, other) for one in found for other in expected) or (
             self.config.latex and any(self._verified(one, other) for one in found for other in expected)
         )
+
+    def _judged(self, text: str) -> str:
+        """Return the part of a completion that the result is looked for in."""
+        config = self.config
+        text = behind(text, config.thought) if config.thought else text
+        return (content(text, config.section) or "") if config.section else text
 
     def _verified(self, found: str, expected: str) -> bool:
         if readings(found) and readings(expected):
