@@ -4,14 +4,19 @@ of the part that could be drawn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gym_rl_bench import algorithm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -20,8 +25,10 @@ from gym_rl import PPO
 from gym_rl.critic import ActorCritic
 from gym_rl.objective import PolicyObjective
 from gym_rl.ppo import PPOLoss
-from gym_rl.rollouts.experience import Rollout
+from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.high_entropy import CHOSEN, ENTROPIES, Entropies, choose_high_entropy
 from gym_rl.unclipped_objective import Reinforce
+from gym_testkit.bench import Bench
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
@@ -45,23 +52,23 @@ def answers(cut: bool = False) -> list[Rollout]:
     return made
 
 
-def entropies(model: PreTrainedModel, given: Sequence[Rollout]) -> Tensor:
-    """Return the summed entropies at all tokens, in the precision of the model."""
-    total = torch.zeros((), dtype=torch.float64)
-    for answer in given:
+def entropies(model: PreTrainedModel, rows: Sequence[Rollout], summed: bool = True) -> Tensor:
+    """Return the entropies at all tokens, summed or each, in the precision of the model."""
+    found = []
+    for answer in rows:
         text = answer.prompt.tokens.tolist() + answer.tokens.tolist()
         logits = model(input_ids=torch.tensor([text])).logits[0, 4:-1]
         for place, row in enumerate(logits):
             if answer.nucleus is not None:
                 row = row[torch.tensor(answer.nucleus[CUT * place : CUT * (place + 1)].tolist())]
-            total = total + torch.distributions.Categorical(logits=row).entropy()
-    return total
+            found.append(torch.distributions.Categorical(logits=row).entropy())
+    return torch.stack(found).sum() if summed else torch.stack(found)
 
 
-def divergences(model: PreTrainedModel, reference: PreTrainedModel, given: Sequence[Rollout]) -> Tensor:
+def divergences(model: PreTrainedModel, reference: PreTrainedModel, rows: Sequence[Rollout]) -> Tensor:
     """Return the summed KL(model || reference) at all tokens, in the precision of the models."""
     total = torch.zeros((), dtype=torch.float64)
-    for answer in given:
+    for answer in rows:
         text = torch.tensor([answer.prompt.tokens.tolist() + answer.tokens.tolist()])
         own, other = (each(input_ids=text).logits[0, 4:-1] for each in (model, reference))
         for place, (row, known) in enumerate(zip(own, other.detach(), strict=True)):
@@ -151,3 +158,67 @@ def test_a_critic_beside_it_changes_nothing(model_path: Path) -> None:
     wanted = COEF * float(entropies(model.double(), answers()).detach())
     assert losses[1][0] - losses[0][0] == pytest.approx(wanted, rel=1e-4)
     assert losses[0][1] == losses[1][1]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["all tokens", "those that could be drawn"])
+def test_only_tokens_of_high_entropy_are_learnt_from(model_path: Path, cut: bool) -> None:
+    """The entropies are those in float64, and tokens of lower entropy have no loss and no gradient."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    exact = AutoModelForCausalLM.from_pretrained(model_path).double()
+    rows = answers(cut)
+    each = torch.cat([entropies(exact, [answer], False).detach() for answer in rows])
+    objective: PolicyObjective = Reinforce(algorithm())
+    policy = objective.policy(model)
+    found = Entropies(policy)(objective.collate(rows))  # type: ignore[arg-type]
+    torch.testing.assert_close(found.double(), each, rtol=0, atol=1e-4)
+    kept = each >= each.sort(descending=True).values[3]
+    ends = np.cumsum([len(answer.tokens) for answer in rows])[:-1]
+    marked = [
+        replace(answer, columns={**answer.columns, CHOSEN: own})
+        for answer, own in zip(rows, np.split(kept.numpy(), ends), strict=True)
+    ]
+    bare = [
+        replace(answer, columns={**answer.columns, "advantages": own})
+        for answer, own in zip(
+            rows, np.split(objective.collate(rows).advantages.where(kept, 0.0).numpy(), ends), strict=True
+        )
+    ]
+    (one, slopes), (other, wanted) = (
+        (loss.detach(), gradients(loss, model))
+        for loss in (objective.loss(policy, objective.collate(made))[0] for made in (marked, bare))
+    )
+    assert torch.equal(one, other)
+    assert all(map(torch.equal, slopes, wanted))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0, 9, width=32) | st.just(math.nan), min_size=8, max_size=8), st.floats(0.01, 1.0))
+def test_the_tokens_of_high_entropy_are_those_that_trl_takes(found: list[float], share: float) -> None:
+    grpo = pytest.importorskip("trl").GRPOTrainer
+    column, counted = torch.tensor(found), torch.tensor([True] * 6 + [False] * 2)
+    held = Experience(*[torch.tensor(0)] * 7, columns={ENTROPIES: column})
+    chosen = choose_high_entropy(held, counted, share).columns[CHOSEN]
+    alone = SimpleNamespace(pad_across_processes=lambda tensor, **_: tensor, gather=lambda tensor: tensor)
+    known = counted & ~column.isnan()
+    wanted = grpo.get_high_entropy_mask(
+        SimpleNamespace(accelerator=alone), column.nan_to_num()[None], known[None], 1 - share
+    )
+    ties = (column - torch.quantile(column[known], 1 - share)).abs() < 1e-5 if known.any() else known
+    assert torch.equal((chosen & known)[~ties], wanted[0][~ties])
+    assert ENTROPIES not in choose_high_entropy(held, counted, share).columns
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "ppo"])
+def test_runs_learn_from_a_share_of_their_tokens(bench: Bench, name: str) -> None:
+    """The rest has no part in the gradient: with a share so small that no more than a few tokens are left, it is another one."""
+    options = {
+        "name": name,
+        "rewards": [{"name": "regex", "pattern": "[a-m]$"}],
+        "group_size": 4,
+        "max_new_tokens": 24,
+    }
+    lines = []
+    for share in (1.0, 0.2):
+        asked = bench.recipe(options | {"top_entropy_quantile": share, "num_mini_batches": 2}, "prompt", max_steps=2)
+        lines.append(bench.run(asked, f"run-{share}").series("grad_norm"))
+    assert lines[0][0] != lines[1][0] > 0

@@ -101,7 +101,13 @@ def test_the_summary_names_the_reward_and_both_plots_are_drawn(
 
 
 def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Bench) -> None:
-    asked = recipe(bench, algorithm={"num_mini_batches": 2, "stop": STOP}, max_steps=8, save_every=3, batch_size=4)
+    asked = recipe(
+        bench,
+        algorithm={"num_mini_batches": 2, "stop": STOP, "top_entropy_quantile": 0.5},
+        max_steps=8,
+        save_every=3,
+        batch_size=4,
+    )
     whole = bench.run(asked, "whole")
     output, file = bench.path("killed"), bench.path("recipe.yaml")
     killer = [{"name": "gym-testkit/kill", "step": 5}]
@@ -117,7 +123,7 @@ def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Be
 
 
 def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
-    asked = recipe(bench, algorithm={"stop": STOP}, batch_size=4, accumulate=2)
+    asked = recipe(bench, algorithm={"stop": STOP, "top_entropy_quantile": 0.5}, batch_size=4, accumulate=2)
     alone = bench.run(asked, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**asked, "output": str(output)}), encoding="utf-8")

@@ -20,6 +20,7 @@ from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
 from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import RAGGED, Rollout
+from gym_rl.rollouts.high_entropy import CHOSEN
 from gym_rl.rollouts.routing_replay import lay_out_experts
 from gym_rl.rollouts.top_p_mask import top_p_sets
 from gym_torch.metrics import Largest, Metric, Metrics, Ratio
@@ -85,6 +86,8 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             kept = self._kept(log_probs.detach(), batch, self.config.off_policy_mask_threshold)
             loss = loss.masked_fill(~kept, 0.0)
             terms["off_policy_mask_ratio"] = (~kept).float()
+        if CHOSEN in batch.columns:
+            loss = loss.masked_fill(~batch.columns[CHOSEN], 0.0)
         if self.penalty:
             loss = loss + self.config.beta * self.penalty(
                 log_probs, batch.columns["ref_log_probs"], batch.old_log_probs

@@ -26,6 +26,7 @@ from gym_rl.rollouts import mismatch_check, position_check
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.high_entropy import ENTROPIES, Entropies
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.multi_turn import MultiTurn
 from gym_rl.rollouts.prompt import Prompt
@@ -129,6 +130,8 @@ def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     steps = parts.config.num_mini_batches * parts.config.num_iterations
     if steps > 1 and not engine.exact:  # else the policy that learns is the one that sampled
         found["old_log_probs"] = Scorer(parts.policy)
+    if parts.config.top_entropy_quantile < 1.0:
+        found[ENTROPIES] = Entropies(parts.policy)
     for score in () if parts.config.full_kl else parts.references:
         found["ref_log_probs"] = reference_pass(score)
     return found

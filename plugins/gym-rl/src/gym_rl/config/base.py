@@ -98,6 +98,9 @@ class PolicyGradient(TorchAlgorithm):
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
     (`entropy_coeff` in verl); 0 is off."""
+    top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the tokens of a round, those at which the policy was least sure when it began, that count in the policy loss
+    (arXiv:2506.01939 has 0.2; the same name in TRL); 1 is all of them."""
     ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
     ref_model_sync_steps: PositiveInt | None = None

@@ -9,6 +9,7 @@ there in the end.
 | `old_log_probs` | log-probability under the policy at the beginning of the round; absent where that is the policy itself |
 | `ref_log_probs` | log-probability under the reference model, where `beta` is above 0 |
 | `values`, `returns` | of a critic |
+| `high_entropy` | bool: with `top_entropy_quantile`, whether the token counts in the policy loss |
 | `advantages` | without a gradient |
 | `nucleus_size` | int64: number of tokens that could be drawn at the token, where not all could; see `Experience.nucleus` |
 | `observation_size` | int64, with an environment: number of its tokens before the token; see `Experience.observations` |

@@ -21,6 +21,7 @@ from gym_rl.rollouts.compute_advantages import Credit
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
+from gym_rl.rollouts.high_entropy import choose_high_entropy
 from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.mini_batches import MiniBatches, prompts_in
@@ -147,7 +148,9 @@ class Rollouts(Source):
         made = scored.with_columns(self.credit(scored, self.config))
         counted = in_loss(made, self.config)[made.owner]
         made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
-        return made, rollout_metrics(made) | drawn.metrics
+        return choose_high_entropy(made, counted, self.config.top_entropy_quantile), rollout_metrics(
+            made
+        ) | drawn.metrics
 
     def _drawn(self, number: int, rank: int, world: int) -> DynamicSample:
         """Return the completions to the prompts whose turn it is, scored, and those to others in place of what teaches
