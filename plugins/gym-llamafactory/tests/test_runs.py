@@ -286,8 +286,10 @@ def test_ppo_samples_as_there() -> None:
     off: Any = load_recipe(keys | {"top_k": 0}).algorithm
     assert off.top_k == 0
     others = {"do_sample": False, "num_beams": 4, "repetition_penalty": 1.2}
-    for key, value in {**others, "ppo_whiten_rewards": True, "ppo_target": 6.0}.items():
-        with pytest.raises(RecipeError, match=r"only `|stays as it is"):
+    adapted: Any = load_recipe(keys | {"ppo_target": 6.0}).algorithm
+    assert (adapted.beta, adapted.kl_target, adapted.kl_horizon) == (0.2, 6.0, 10_000)
+    for key, value in {**others, "ppo_whiten_rewards": True}.items():
+        with pytest.raises(RecipeError, match=r"only `"):
             load_recipe(keys | {key: value})
 
 

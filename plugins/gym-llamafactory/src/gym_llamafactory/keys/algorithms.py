@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.keys.convert import only, refused
+from gym_llamafactory.keys.convert import only
 from gym_llamafactory.keys.quantization import quantizer
 from gym_llamafactory.table import Choice, Key, Keys
 
@@ -91,12 +91,7 @@ class AlgorithmKeys(Keys):
         Key("ppo_epochs", "algorithm.num_iterations", "ppo", int, 4),
         Key("ppo_score_norm", "algorithm.beta", "ppo", only(False)),
         Key("ppo_whiten_rewards", "algorithm.beta", "ppo", only(False)),
-        Key(
-            "ppo_target",
-            "algorithm.beta",
-            "ppo",
-            refused("the coefficient of the KL stays as it is: set `beta`, such as 0.2"),
-        ),
+        Key("ppo_target", "algorithm.kl_target", "ppo", float),
         Key("", "algorithm.beta", "ppo", default=0.2),
         Key("reward_model", "algorithm.rewards", _REINFORCED, _reward, together="reward_model_quantization_bit"),
     )

@@ -98,6 +98,11 @@ class PolicyGradient(TorchAlgorithm):
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
     (`entropy_coeff` in verl); 0 is off."""
+    kl_target: Annotated[float | None, Field(gt=0)] = None
+    """Adaptive KL coefficient: the KL divergence from the reference, in nats a completion, that `beta` is adapted to after each
+    round (`target` in TRL), with `kl_estimator: k1_in_reward`; by default `beta` stays what it is."""
+    kl_horizon: Annotated[float, Field(gt=0)] = 10_000.0
+    """Adaptive KL coefficient: completions in which it changes by a fifth at most (`horizon` in TRL, verl)."""
     top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the tokens of a round, those at which the policy was least sure when it began, that count in the policy loss
     (arXiv:2506.01939 has 0.2; the same name in TRL); 1 is all of them."""
@@ -227,6 +232,12 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("`ref_model` does nothing where `beta` is 0")
         if self.kl_estimator != type(self).model_fields["kl_estimator"].default and not self.beta:
             raise ValueError("`kl_estimator` does nothing where `beta` is 0")
+        if self.kl_target is not None and not (self.beta and self.kl_estimator == "k1_in_reward"):
+            raise ValueError(
+                "`kl_target` adapts a `beta` above 0 that counts in the reward: `kl_estimator: k1_in_reward`"
+            )
+        if self.kl_horizon != type(self).model_fields["kl_horizon"].default and self.kl_target is None:
+            raise ValueError("`kl_horizon` does nothing without `kl_target`")
         if self.ref_model_sync_steps is not None and not self.beta:
             raise ValueError("`ref_model_sync_steps` does nothing where `beta` is 0")
         alpha = type(self).model_fields["ref_model_mixup_alpha"].default

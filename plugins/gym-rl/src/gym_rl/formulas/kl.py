@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gym_rl.formulas.importance_ratio import log_ratio
 
+MOST_ERROR = 0.2  #: share of the target by which the KL counts as off it, where a coefficient is adapted
+
 
 def k1(log_probs: Tensor, reference: Tensor, sampled: Tensor) -> Tensor:
     """Return u: unbiased, of high variance, negative at times. It belongs into a reward; its gradient vanishes."""
@@ -36,3 +38,13 @@ def k3_is(log_probs: Tensor, reference: Tensor, sampled: Tensor) -> Tensor:
 
 #: Each takes log-probabilities of the policy, of the reference and of the policy that sampled, and returns `[n]`.
 ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3, "k3_is": k3_is}
+
+
+def adapted_coefficient(beta: float, kl: float, target: float, completions: int, horizon: float) -> float:
+    """Return the KL coefficient after a round of so many completions that was `kl` away from its reference, in nats a completion.
+
+    It grows where that is above the target and shrinks where it is below: Ziegler et al., arXiv:1909.08593, section 2.2. A round
+    counts as a horizon at most, so that it stays above 0.
+    """
+    error = min(max(kl / target - 1.0, -MOST_ERROR), MOST_ERROR)
+    return beta * (1.0 + error * min(completions / horizon, 1.0))

@@ -77,5 +77,15 @@ def kl_penalties(experience: Experience, config: PolicyGradient) -> Tensor:
     """Return what each token's departure from the reference takes from its reward, `[sum of lengths]` fp64."""
     if not (config.beta and config.kl_estimator == "k1_in_reward"):
         return torch.zeros(len(experience.tokens), dtype=torch.float64)
-    old = experience.columns.get("old_log_probs", experience.columns["sampling_log_probs"])
-    return config.beta * k1(old, experience.columns["ref_log_probs"], experience.columns["sampling_log_probs"]).double()
+    return config.beta * _apart(experience)
+
+
+def completion_kl(experience: Experience) -> Tensor:
+    """Return how far each completion is from the reference, `[completions]` fp64, in nats: an estimate, by k1."""
+    return sums(_apart(experience), experience.owner, len(experience.lengths))
+
+
+def _apart(experience: Experience) -> Tensor:
+    sampled = experience.columns["sampling_log_probs"]
+    old = experience.columns.get("old_log_probs", sampled)
+    return k1(old, experience.columns["ref_log_probs"], sampled).double()

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from gym_core import Train
 from gym_core.component import load_object
-from gym_rl.rollouts.compute_advantages import Credit
+from gym_rl.formulas.kl import adapted_coefficient
+from gym_rl.rollouts.compute_advantages import Credit, completion_kl
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
@@ -66,6 +67,7 @@ class Rollouts(Source):
         self.total = train.max_steps or int(self.first_steps[-1])
         self.credit: Credit = load_object(type(config).credit)
         self.experience: Experience | None = None
+        self.beta = config.beta  #: KL coefficient of the next round
         self.carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
         self.first_step = 0  #: step at which the round under way begins
         self.first_prompt = self.next_prompt = 0  #: prompts asked before the round under way, and up to its end
@@ -100,7 +102,7 @@ class Rollouts(Source):
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
         plan = {**self.order.state_dict(), "total": self.total, "asked": [self.first_prompt, self.next_prompt]}
         moved = {"reference_moved": self.reference.moved} if self.reference else {}
-        return {**plan, "metrics": self.metrics, "failures": self.failures, **moved}
+        return {**plan, "metrics": self.metrics, "failures": self.failures, "beta": self.beta, **moved}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way, what is carried over to the next, and a reference that follows the policy."""
@@ -123,7 +125,7 @@ class Rollouts(Source):
         self.experience = Experience.from_tensors(now) if now else None
         self.carried_over = (Experience.from_tensors(later),) if later else ()
         self.first_prompt, self.next_prompt = state["asked"]
-        self.metrics, self.failures = dict(state["metrics"]), dict(state["failures"])
+        self.metrics, self.failures, self.beta = dict(state["metrics"]), dict(state["failures"]), state["beta"]
 
     def _rounds(self, more: int = 0) -> Dataset[Prompt]:
         """Return the prompts of each round in order; with `max_steps` that many `more` rounds than are needed for whole ones."""
@@ -145,12 +147,22 @@ class Rollouts(Source):
         drawn = self._drawn(number, rank, world)
         judged, self.carried_over = drawn.experience, drawn.carried_over
         scored = judged.with_columns(self.scoring(judged, lambda: self.mini_batches.own_share(judged, rank, world)))
-        made = scored.with_columns(self.credit(scored, self.config))
+        adapted = self.config.model_copy(update={"beta": self.beta})
+        made = scored.with_columns(self.credit(scored, adapted))
         counted = in_loss(made, self.config)[made.owner]
         made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
-        return choose_high_entropy(made, counted, self.config.top_entropy_quantile), rollout_metrics(
-            made
-        ) | drawn.metrics
+        said = rollout_metrics(made) | drawn.metrics | self._adapt(made)
+        return choose_high_entropy(made, counted, self.config.top_entropy_quantile), said
+
+    def _adapt(self, made: Experience) -> dict[str, float]:
+        """Adapt the KL coefficient to a round, for the next one; return what is logged: the one that the round had."""
+        config, used = self.config, self.beta
+        if config.kl_target is None:
+            return {}
+        away = completion_kl(made)
+        kl = float(away[~away.isnan()].mean())
+        self.beta = adapted_coefficient(used, kl, config.kl_target, len(made.lengths), config.kl_horizon)
+        return {"kl_coef": used}
 
     def _drawn(self, number: int, rank: int, world: int) -> DynamicSample:
         """Return the completions to the prompts whose turn it is, scored, and those to others in place of what teaches
