@@ -24,9 +24,10 @@ from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic
 from gym_rl.objective import PolicyObjective
+from gym_rl.policy import Entropies
 from gym_rl.ppo import PPOLoss
 from gym_rl.rollouts.experience import Experience, Rollout
-from gym_rl.rollouts.high_entropy import CHOSEN, ENTROPIES, Entropies, choose_high_entropy
+from gym_rl.rollouts.high_entropy import CHOSEN, ENTROPIES, choose_high_entropy
 from gym_rl.unclipped_objective import Reinforce
 from gym_testkit.bench import Bench
 from gym_torch.batch import Piece

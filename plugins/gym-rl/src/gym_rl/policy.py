@@ -10,7 +10,7 @@ from torch import Tensor
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.compared_policy import logits_beside
 from gym_torch.model.log_probs import log_probs_and_entropies
-from gym_torch.policy import Policy
+from gym_torch.policy import Policy, evaluating
 from gym_torch.reference import Reference, Scorer
 
 
@@ -39,3 +39,17 @@ class RolloutPolicy(Policy[RolloutBatch]):
             chunk = self.chunk // 2 if other else self.chunk  # the logits of both exist at a time
             found = log_probs_and_entropies(states, self.head, batch.targets, batch.nucleus, max(1, chunk), other)
             return found if other else torch.cat([found, torch.zeros_like(found[:1])])
+
+
+class Entropies:
+    """Says how unsure a policy is at each token of a batch."""
+
+    def __init__(self, policy: RolloutPolicy) -> None:
+        """Take the policy, as it is at each call."""
+        self.policy = policy
+
+    @torch.no_grad()
+    def __call__(self, batch: RolloutBatch) -> Tensor:
+        """Return the entropy `[n]`, in nats, of the distribution that each target was drawn from."""
+        with evaluating(self.policy):
+            return self.policy.scored(replace(batch, entropy=True, full_kl=False))[1]

@@ -19,6 +19,7 @@ from gym_rewards.reward_names import named
 from gym_rl.config.base import PolicyGradient
 from gym_rl.environment import KEY, Episodes
 from gym_rl.objective import PolicyObjective
+from gym_rl.policy import Entropies
 from gym_rl.rollout_engine import RolloutEngine
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_rl.rollout_log.from_experience import samples
@@ -26,7 +27,7 @@ from gym_rl.rollouts import mismatch_check, position_check
 from gym_rl.rollouts.evaluation import RewardEvaluation, evaluation_options
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
-from gym_rl.rollouts.high_entropy import ENTROPIES, Entropies
+from gym_rl.rollouts.high_entropy import ENTROPIES
 from gym_rl.rollouts.log_probs import Batches, Pass, scored
 from gym_rl.rollouts.multi_turn import MultiTurn
 from gym_rl.rollouts.prompt import Prompt

@@ -6,29 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from gym_rl.policy import RolloutPolicy
-from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.experience import Experience
-from gym_torch.policy import evaluating
 
 ENTROPIES, CHOSEN = "entropies", "high_entropy"  #: columns: what is computed, and what is kept of it
-
-
-class Entropies:
-    """Says how unsure a policy is at each token of a batch."""
-
-    def __init__(self, policy: RolloutPolicy) -> None:
-        """Take the policy, as it is at each call."""
-        self.policy = policy
-
-    @torch.no_grad()
-    def __call__(self, batch: RolloutBatch) -> Tensor:
-        """Return the entropy `[n]`, in nats, of the distribution that each target was drawn from."""
-        with evaluating(self.policy):
-            return self.policy.scored(replace(batch, entropy=True, full_kl=False))[1]
 
 
 def choose_high_entropy(experience: Experience, counted: Tensor, share: float) -> Experience:
