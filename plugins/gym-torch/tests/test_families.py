@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 from gym_core import GymError
 from gym_testkit import families
-from gym_torch.attention.segment_attention import NAME, segment_attention
+from gym_torch.attention.segment_attention import NAME, NO_MASK, segment_attention
 from gym_torch.model.layout_support import layout_support_of
 from gym_torch.model.parameter_groups import groups_of
 from gym_torch.model.tasks import probe
@@ -130,3 +130,13 @@ def test_an_option_of_attention_that_nobody_knows_is_no_reason_to_pack() -> None
     query = torch.randn(1, 2, 4, 8)
     with pytest.raises(GymError, match="biased"):
         segment_attention(torch.nn.Module(), query, query, query, None, spans=Spans([4]), biased=query)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["phimoe", "jamba", "olmoe"])
+def test_what_a_mixture_tells_its_attention_of_its_router_does_not_matter(name: str) -> None:
+    model, tokens = families.build(name).eval(), torch.arange(3, 15)[None]
+    wanted = model(tokens, labels=tokens, use_cache=False).loss
+    model.set_attn_implementation(NAME)
+    where = {"position_ids": torch.arange(12)[None], "attention_mask": NO_MASK, "spans": Spans([12])}
+    torch.testing.assert_close(model(tokens, labels=tokens, use_cache=False, **where).loss, wanted)

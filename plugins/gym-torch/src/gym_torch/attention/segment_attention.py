@@ -104,6 +104,7 @@ _PASSING = frozenset(
         "use_cache",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "return_dict",
         "virtual",
         "experts",
