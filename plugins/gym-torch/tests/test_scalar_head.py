@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import GymError
+from gym_testkit import families
 from gym_torch.batch import Piece, packed, padded
 from gym_torch.checkpoints.open_artifact import open_artifact
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.scalar_head import FILE, ScalarHead
+from gym_torch.model.scalar_head import FILE, ScalarHead, freeze_lm_head
 
 SETTINGS: dict[str, Any] = {"save_every": 3, "keep_last": 9}
 
@@ -142,3 +143,12 @@ def test_the_states_at_the_ends_of_samples(model_path: Path, lay_out: Any) -> No
         layout_for(model)
     batch = lay_out([Piece("", text.int().numpy(), np.zeros(len(text), dtype=bool)) for text in texts])
     torch.testing.assert_close(hidden_states(model, batch, batch.ends), torch.stack(wanted), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "left"), [("llama", ["lm_head.weight"]), ("gemma", []), ("inkling_text", ["lm_head.weight"])]
+)
+def test_a_language_head_that_is_no_embedding_rests(name: str, left: list[str]) -> None:
+    model = families.build(name)  # the last one's configuration says nothing of ties
+    freeze_lm_head(model)
+    assert [name for name, weight in model.named_parameters() if not weight.requires_grad] == left

@@ -72,8 +72,9 @@ def freeze_lm_head(model: PreTrainedModel) -> None:
 
     Where states are looked at by a head of numbers alone it has no gradient, and processes would wait for one.
     """
-    if not model.config.get_text_config().tie_word_embeddings:
-        model.get_output_embeddings().requires_grad_(False)
+    head = model.get_output_embeddings()
+    if head.weight is not model.get_input_embeddings().weight:  # some configurations say nothing of ties
+        head.requires_grad_(False)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
