@@ -10,6 +10,7 @@ import pytest
 import torch
 from gym_torch_bench import (
     SGD,
+    VOCABULARY,
     Counting,
     Memory,
     NextToken,
@@ -29,10 +30,12 @@ from transformers import AutoModelForCausalLM, TrainingArguments
 from gym_core import DataError, GymError, RecipeError
 from gym_core.ranks import Ranks
 from gym_optim.config import Constant
+from gym_testkit import families
 from gym_torch import FSDP, EarlyStopping
 from gym_torch.batch import padded
 from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.step_batches import reseed
+from gym_torch.loop.unreached import unreached
 from gym_torch.policy import Policy
 
 
@@ -288,3 +291,36 @@ def test_early_stopping_without_evaluations_is_an_error(model_path: Path, tmp_pa
     with pytest.raises(RecipeError, match="nothing is held out") as caught:
         trained(model_path, tmp_path / "never", sections=stop, eval_every=1)
     assert caught.value.problems[0].key == "callbacks"
+
+
+def test_what_text_does_not_reach_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which tokens an indexer chooses has no gradient."""
+    model = families.build("deepseek_v32")
+    model.resize_token_embeddings(VOCABULARY)
+    model.save_pretrained(tmp_path / "model")
+    run = make_run(tmp_path / "model", tmp_path / "run", max_steps=2)
+    wasted = sum(weight.numel() for name, weight in model.named_parameters() if "indexer" in name)
+    train(run)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "no gradient" in line)
+    assert f"came to {wasted:,} of {sum(weight.numel() for weight in model.parameters()):,} parameters: " in line
+    assert ": model.model.layers.0.self_attn.indexer, model.model.layers.1.self_attn.indexer, model" in line
+
+
+ROUTED = [f"layers.{layer}.experts.{expert}.{name}" for layer in (0, 1) for expert in (0, 1) for name in ("up", "down")]
+
+
+@pytest.mark.parametrize(
+    ("trained", "reached", "left"),
+    [
+        (ROUTED, ROUTED[:2] + ROUTED[-2:], []),
+        (ROUTED, ROUTED[:1] + ROUTED[2:], ROUTED[1:2]),
+        (ROUTED, ROUTED[:4], []),  # a layer may be dropped
+        ([*ROUTED, "layers.1.router"], ROUTED[:4], [*ROUTED[4:], "layers.1.router"]),
+        (["layers.0.k", "layers.0.q", "layers.1.k", "layers.1.q"], ["layers.0.k", "layers.0.q", "layers.1.q"], ["layers.1.k"]),
+        (["vision.0.k", "vision.1.k", "text.0.k"], ["text.0.k"], ["vision.0.k", "vision.1.k"]),
+    ],
+)  # fmt: skip
+def test_what_a_router_did_not_choose_is_not_called_unreached(
+    trained: list[str], reached: list[str], left: list[str]
+) -> None:
+    assert unreached(trained, reached) == left
