@@ -100,8 +100,9 @@ def test_tokens_are_named_as_the_tokenizer_names_them(tmp_path: Path) -> None:
     adapted.save(tmp_path / "adapter", str(path))
     written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert written["token_indices"] == [7, 258, 259]
-    with pytest.raises(GymError, match=r"`<nothing>` is no token[^\n]*"):
-        TrainableTokens(tokens=("<nothing>",)).build(model=AutoModelForCausalLM.from_pretrained(path), seed=0)
+    for token, why in {"<nothing>": r"`<nothing>` is no token", 10**9: "there is no token 1,000,000,000"}.items():
+        with pytest.raises(GymError, match=why):
+            TrainableTokens(tokens=(token,)).build(model=AutoModelForCausalLM.from_pretrained(path), seed=0)
     shutil.rmtree(tmp_path / "adapter")
 
 

@@ -28,7 +28,8 @@ class TrainableTokens(Adapter):
     new ones only over a base that was made as large. Merges into the rows; what was tied stays tied. Left out, it leaves the
     base, grown where it grew.
 
-    Not with: a text that is no token of the tokenizer beside the model (`gym tokens` makes it one).
+    Not with: a text that is no token of the tokenizer beside the model, or an id past both its tokens and the weights (`gym
+    tokens` makes it one).
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:TrainableTokensAdapter"

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from gym_adapters.config.trainable_tokens import TrainableTokens
 from gym_adapters.forward_hook_base import Handle, HookAdapter
 from gym_core import GymError
+from gym_torch.model.vocabulary import tokens_in
 
 ROWS = "trainable_tokens_delta"  #: what peft calls the rows; they stand in place of those of the base, not beside them
 
@@ -28,7 +29,16 @@ class TrainableTokensAdapter(HookAdapter[TrainableTokens]):
 
     def add_parameters(self) -> None:
         """Register the rows on the embeddings, and on a head of its own."""
-        self._ids = ids_of(self.config.tokens, Path(self.model.name_or_path))
+        path = Path(self.model.name_or_path)
+        self._ids = ids_of(self.config.tokens, path)
+        known, rows = tokens_in(path), _ends(self.model)[0].num_embeddings
+        if known and self._ids[-1] >= max(known, rows):
+            raise GymError(
+                f"there is no token {self._ids[-1]:,}: the tokenizer has {known:,}, and the model embeddings for {rows:,}",
+                where=str(path),
+                key="adapter.tokens",
+                fix="make it one: gym tokens MODEL TOKEN --into DIRECTORY, and name that directory as the model",
+            )
         grow(self.model, max(self._ids) + 1)
         self.model.requires_grad_(False)
         embedding, head = _ends(self.model)
