@@ -304,6 +304,15 @@ def test_what_text_does_not_reach_is_named_once(tmp_path: Path, capsys: pytest.C
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "no gradient" in line)
     assert f"came to {wasted:,} of {sum(weight.numel() for weight in model.parameters()):,} parameters: " in line
     assert ": model.model.layers.0.self_attn.indexer, model.model.layers.1.self_attn.indexer, model" in line
+    in_two(tmp_path, waiting, tmp_path / "model", tmp_path)
+
+
+def waiting(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
+    """Be one of two processes that each hold all of a model."""
+    run = make_run(model, root / str(rank))
+    run.ranks = ranks
+    with pytest.raises(GymError, match=r"no gradient came to .*indexer[^\n]*, and ddp waits for"):
+        train(run)
 
 
 ROUTED = [f"layers.{layer}.experts.{expert}.{name}" for layer in (0, 1) for expert in (0, 1) for name in ("up", "down")]

@@ -23,7 +23,7 @@ from gym_torch.loop.job import Evaluation, Job, keeps_best
 from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
-from gym_torch.loop.unreached import warn_of_unreached
+from gym_torch.loop.unreached import tell_unreached
 from gym_torch.metrics import UNLEARNT, Mean
 from gym_torch.observer import Progress, gain, steps_of
 from gym_torch.source import Step
@@ -141,7 +141,8 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     learnt = norm_value > 0 or job.optimizer_config.updates_in_backward()
     if learnt:
         if job.last is None and job.optimizer_config.keeps_gradients():
-            warn_of_unreached(job.accelerator.unwrap_model(job.policy))
+            policy = job.accelerator.unwrap_model(job.policy)
+            tell_unreached(policy, replicated=policy is not job.policy)
         job.optimizer.step()
         for part in job.parts:
             part.after_step(progress.step + 1, progress.total)

@@ -6,14 +6,25 @@ from collections.abc import Collection
 
 from torch import nn
 
+from gym_core import GymError
 from gym_torch.console import warn
 
 SHOWN = 3
 
 
-def warn_of_unreached(policy: nn.Module) -> None:
-    """Name what trains of a policy and has no gradient after all backward passes of the first step, where there is any."""
+def tell_unreached(policy: nn.Module, replicated: bool) -> None:
+    """Name what trains of a policy and has no gradient after all backward passes of the first step, where there is any.
+
+    Raises GymError where it is replicated over processes, which wait for each gradient before they exchange any.
+    """
     trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
+    missing = next((name for name, weight in trained.items() if weight.grad is None), None)
+    if missing and replicated:
+        raise GymError(
+            f"no gradient came to {missing} in the first step, and ddp waits for that of everything that trains",
+            key="distributed",
+            fix="set `distributed: fsdp`, or `adapter.target_modules` to modules that text reaches",
+        )
     left = unreached(trained, {name for name, weight in trained.items() if weight.grad is not None})
     if not left:
         return
