@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from optim_bench import tiny
 from peft import IA3Config, LoraConfig, OFTConfig, TrainableTokensConfig, inject_adapter_in_model
 from torch import nn
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from gym_optim import parameter_groups
 from gym_optim.parameter_roles import block_of, is_matrix, is_named
+from gym_testkit import families
 
 
 def roles(groups: list[dict[str, object]]) -> dict[str, set[str]]:
@@ -90,6 +92,17 @@ def test_what_has_two_dimensions_and_maps_nothing_is_no_matrix() -> None:
     found = roles(parameter_groups(MambaForCausalLM(config)))
     assert {"backbone.layers.0.mixer.A_log", "backbone.layers.0.mixer.D"} <= found["vector"]
     assert "backbone.layers.0.mixer.in_proj.weight" in found["matrix"]
+
+
+@pytest.mark.parametrize(("family", "options"), [("cohere", {"use_qk_norm": True}), ("inkling2_text", {})])
+def test_what_multiplies_the_numbers_of_each_head_is_a_vector(family: str, options: dict[str, bool]) -> None:
+    """It has two dimensions; Muon would make it orthogonal, and decay would draw it to zero."""
+    config = families.build(family).config
+    config.update(options)
+    model = AutoModelForCausalLM.from_config(config)
+    gains = {name for name, _ in model.named_parameters() if "_norm" in name or "l2_clip" in name}
+    assert any(model.get_parameter(name).dim() == 2 for name in gains)
+    assert gains <= roles(parameter_groups(model))["vector"]
 
 
 def test_angles_of_rotations_are_no_matrix_but_decay_to_none() -> None:

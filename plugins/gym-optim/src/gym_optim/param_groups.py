@@ -28,6 +28,7 @@ QUERY_KEY = frozenset({"q_proj", "k_proj", "wq", "wk", "query", "key"})
 #: Names of parameters of two dimensions that map nothing: a row for each virtual token, and logarithms for each channel, which
 #: decay would draw to one another.
 VIRTUAL, RATES = "prompt_embeddings", "A_log"
+GAIN = "scale"  #: what a module that keeps lengths calls its factors, which may be those of each head
 ANGLES = "oft_R"  #: module of peft that holds what is above the diagonals of skew-symmetric blocks
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -66,11 +67,14 @@ def parameter_groups(
             path, _, leaf = name.rpartition(".")
             by_head = head_dim and path.rpartition(".")[2] in QUERY_KEY and weight.shape[0] % head_dim == 0
             table = next((role for start, role in tables.items() if name.startswith(start)), None)
-            kernel = isinstance(model.get_submodule(path), CONVOLUTIONS) or ANGLES in path.split(".")
+            module = model.get_submodule(path)
+            kernel = isinstance(module, CONVOLUTIONS) or ANGLES in path.split(".")
             table = "embedding" if leaf == VIRTUAL else table
             role = table or ("kernel" if kernel else "query_key" if by_head else "matrix")
             # (IA)3 and BOFT hold their factors as a column or a row, which decay would draw to zero rather than to one.
             factors = leaf != "weight" and weight.numel() == max(weight.shape, default=1)
+            # Norms of each head, such as those of Cohere, hold what they multiply by as [heads, numbers].
+            factors |= leaf == GAIN or type(module).__name__.endswith("Norm")
             vector = weight.dim() < 2 or factors or leaf.endswith("bias") or leaf == RATES
             key = ("vector", ()) if vector else (role, tuple(_of_pair(model, path).items()))
             groups.setdefault(key, []).append((name, weight))
