@@ -205,6 +205,21 @@ def test_in_bf16_it_steps_as_in_fp32_and_goes_on_from_a_state(name: str) -> None
     assert dtypes <= {torch.float32, torch.uint8}
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_it_goes_on_in_a_wider_dtype_and_back(name: str) -> None:
+    model = model_for(name)
+    optimizer = made(name, model, lr=0.01)
+    for number, dtype in enumerate((torch.float32, torch.float64, torch.float32)):
+        saved, model = optimizer.state_dict(), deepcopy(model).to(dtype)
+        optimizer = made(name, model, lr=0.01)
+        optimizer.load_state_dict(saved)
+        before = weights(model)
+        step(model, optimizer, number)
+        assert not all(map(torch.equal, before, weights(model)))
+        kept = [value for state in optimizer.state.values() for key, value in state.items() if key != "step"]
+        assert {value.dtype for value in kept if torch.is_tensor(value)} <= {dtype, torch.uint8}
+
+
 def test_a_second_moment_decays_where_bf16_could_not() -> None:
     """Gradients of 1 and then of .01: in bf16 a thousandth less of a number is the same number."""
     weight = nn.Parameter(torch.zeros(64, 64, dtype=torch.bfloat16))

@@ -66,14 +66,16 @@ class BaseOptimizer(torch.optim.Optimizer):
             refuse_shards(self, parameter)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; its tensors keep their dtypes, which torch would make those of their parameters."""
+        """Load a state; it becomes as wide as what updates the parameters, where torch would give it their dtype."""
         super().load_state_dict(state_dict)
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         held = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, parameter in zip(numbers, held, strict=True):
             for key, value in state_dict["state"].get(number, {}).items():
                 if isinstance(value, Tensor):
-                    self.state[parameter][key] = value.to(parameter.device)
+                    wide = value.is_floating_point() and key != "step"  # codes stay, and torch counts in fp32
+                    dtype = compute_dtype(parameter.dtype) if wide else value.dtype
+                    self.state[parameter][key] = value.to(parameter.device, dtype)
 
 
 class PerParameterOptimizer(BaseOptimizer):
