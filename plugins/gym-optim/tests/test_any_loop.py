@@ -113,6 +113,19 @@ def test_a_scaled_loss_in_the_backward_pass_is_an_error(name: str) -> None:
         scaler.step(optimizer)
 
 
+@pytest.mark.parametrize("name", [*sorted(PASSING), "BAdam", "LISA"])
+def test_one_that_is_gone_lets_gradients_be(name: str) -> None:
+    """Another optimizer over the same model, as in a notebook, would never see them."""
+    model = model_for(name)
+    optimizer = made(name, model, lr=0.1)
+    step(model, optimizer, 0)
+    del optimizer
+    before = weights(model)
+    backward(model, 1)
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert all(map(torch.equal, before, weights(model)))
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_list_of_parameters_is_taken_or_refused_with_what_to_give(name: str) -> None:
     """What cannot be told from a list is not guessed."""

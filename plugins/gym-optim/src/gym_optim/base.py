@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, cleandoc, signature
 from math import inf
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakMethod
 
 import torch
 from pydantic import ValidationError
@@ -186,6 +187,21 @@ def matrices(tensor: Tensor, group: Mapping[str, Any]) -> Tensor:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which parameters of a dtype are updated."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def call_when_ready(parameter: Tensor, method: Callable[[Tensor], None]) -> None:
+    """Have a method of an optimizer called with a parameter whenever its gradient is there, for as long as the optimizer lives.
+
+    Another one may have the parameter afterwards, and finds its gradient.
+    """
+    weak = WeakMethod(method)
+
+    def ready(parameter: Tensor) -> None:
+        alive = weak()
+        if alive is not None:
+            alive(parameter)
+
+    parameter.register_post_accumulate_grad_hook(ready)
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_optim.adam import adamw_step
-from gym_optim.base import BaseOptimizer, Parameters, evaluate_closure
+from gym_optim.base import BaseOptimizer, Parameters, call_when_ready, evaluate_closure
 from gym_optim.parameter_roles import block_of
 
 
@@ -44,7 +44,7 @@ class BlockCoordinate(BaseOptimizer):
                 )
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
                 self._block[parameter] = self.block(group, name)
-                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+                call_when_ready(parameter, self._gradient_ready)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         if several and torch.distributed.get_world_size() > 1:
             raise GymError(f"{type(self).__name__} trains in one process", key="optimizer", fix="set --nproc 1")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_optim.base import evaluate_closure, per_parameter
+from gym_optim.base import call_when_ready, evaluate_closure, per_parameter
 
 
 class InBackward(torch.optim.Optimizer):
@@ -41,7 +41,7 @@ class InBackward(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             for parameter in group["params"]:
                 self._group_of[parameter] = number
-                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+                call_when_ready(parameter, self._gradient_ready)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """End a step."""
