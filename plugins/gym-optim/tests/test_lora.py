@@ -137,6 +137,14 @@ def test_the_rates_of_lora_plus_are_those_of_peft(dora: bool) -> None:
     assert len(set(rates(ours).values())) == 3
 
 
+def test_a_group_of_pairs_may_have_a_rate_of_its_own() -> None:
+    a, b = [("q.lora_A.x.weight", weight(*A))], [("q.lora_B.x.weight", weight(*B))]
+    groups = lora_plus([{"params": a, "lr": 1e-5}, {"params": b}], lr=1e-3, lr_ratio=8.0).param_groups
+    assert [group["lr"] for group in groups] == [1e-5, 8e-3]
+    with pytest.raises(GymError, match=r"the B of q\.lora_A\.x\.weight is in another group"):
+        LoRAPro([{"params": a, "lr": 1e-5}, {"params": b}], scaling=1.0)
+
+
 def test_lora_pro_refuses_a_pair_whose_scaling_nobody_says() -> None:
     pair_ = [("q.lora_A.x.weight", weight(*A)), ("q.lora_B.x.weight", weight(*B))]
     with pytest.raises(GymError, match="with its scaling"):
@@ -151,6 +159,8 @@ def test_lora_pro_refuses_the_experts_of_a_mixture() -> None:
     assert all("scaling" not in group for group in parameter_groups(model))
     with pytest.raises(GymError, match="finds no LoRA adapter of one matrix"):
         LoRAPro(model)
+    with pytest.raises(GymError, match="in another group"):
+        LoRAPro(model, scaling=2.0)
     assert lora_plus(model).param_groups
 
 

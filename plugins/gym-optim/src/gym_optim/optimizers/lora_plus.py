@@ -23,8 +23,8 @@ def lora_plus(params: Parameters, lr: float = 1e-4, **options: Any) -> AdamW:
 def lora_plus_groups(params: Parameters, lr: float, lr_ratio: float, lr_embedding: float) -> list[dict[str, Any]]:
     """Return groups in which B and vectors learn `lr_ratio` times as fast as A (LoRA+, arXiv:2402.12354), for any optimizer.
 
-    `params` are a model, named parameters, or groups of them; `lr_embedding` is the rate of adapters of embeddings. Vectors,
-    such as the lengths of DoRA, have the rate of B as in peft.
+    `params` are a model, named parameters, or groups of them, which may have an `lr` of their own; `lr_embedding` is the rate of
+    adapters of embeddings. Vectors, such as the lengths of DoRA, have the rate of B as in peft.
 
     Raises GymError where no B is among them, and ValueError for a rate out of range.
     """
@@ -32,9 +32,10 @@ def lora_plus_groups(params: Parameters, lr: float, lr_ratio: float, lr_embeddin
     made = []
     for group in named_groups(params):
         rates: dict[float, list[tuple[str, Tensor]]] = {}
+        base = group.get("lr", lr)
         for name, parameter in group["params"]:
             parts = name.split(".")
-            rate = lr * lr_ratio if "lora_B" in parts or parameter.dim() == 1 else lr
+            rate = base * lr_ratio if "lora_B" in parts or parameter.dim() == 1 else base
             rate = lr_embedding if {"lora_embedding_A", "lora_embedding_B"} & {*parts} else rate
             rates.setdefault(rate, []).append((name, parameter))
         made += [{**group, "params": part, "lr": rate} for rate, part in rates.items()]

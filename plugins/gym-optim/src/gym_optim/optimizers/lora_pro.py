@@ -26,20 +26,20 @@ class LoRAPro(BaseOptimizer):
     def __init__(self, params: Parameters, lr: float | None = None, **options: Any) -> None:
         """Hold named parameters.
 
-        Raises GymError too where there is no LoRA pair, a pair has a third factor (AdaLoRA), or nobody says what a pair is
-        multiplied by: neither `scaling` nor groups, as those of a model do.
+        Raises GymError too where there is no LoRA pair, a pair has a third factor (AdaLoRA) or stands in two groups, or nobody
+        says what a pair is multiplied by: neither `scaling` nor groups, as those of a model do.
         """
         scaling = options.get("scaling")
         groups = [group | ({} if scaling is None else {"scaling": scaling}) for group in named_groups(params)]
         super().__init__(groups, lr, **options)
         named = {
-            name: (parameter, group["scaling"])
-            for group in self.param_groups
+            name: (parameter, group["scaling"], number)
+            for number, group in enumerate(self.param_groups)
             for name, parameter in zip(group["param_names"], group["params"], strict=True)
         }
         self._pairs: dict[Tensor, Tensor] = {}  # A to B
-        for name, (parameter, factor) in named.items():
-            other, _ = named.get(name.replace("lora_A", "lora_B"), (None, None))
+        for name, (parameter, factor, own) in named.items():
+            other, _, there = named.get(name.replace("lora_A", "lora_B"), (None, None, own))
             if "lora_A" in name.split(".") and other is not None and parameter.dim() == other.dim() == 2:
                 self._pairs[parameter] = other
                 if factor is None:
@@ -47,6 +47,12 @@ class LoRAPro(BaseOptimizer):
                         f"LoRA-Pro finds no LoRA adapter of one matrix with its scaling in {name}",
                         key="optimizer",
                         fix="set adapter: lora; in a loop of your own give the model, or scaling=alpha / rank",
+                    )
+                if there != own:
+                    raise GymError(
+                        f"LoRA-Pro moves A and B together, and the B of {name} is in another group",
+                        key="params",
+                        fix="have both in one group: they have one learning rate",
                     )
         if not self._pairs or any("lora_E" in name.split(".") for name in named):
             raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
