@@ -9,7 +9,7 @@ import torch
 from optim_bench import components, random, state_bytes
 from torch import Tensor, nn
 
-from gym_optim import QGaLore, parameter_groups
+from gym_optim import Fira, GaLore, QGaLore, parameter_groups
 from gym_optim.kinds import Optimizer
 from gym_testkit.architectures import build
 from gym_torch.model.parameter_groups import groups_of
@@ -104,6 +104,20 @@ def test_each_expert_has_an_interval_of_its_own() -> None:
         optimizer.step()
     intervals = optimizer.state[stack]["interval"]
     assert intervals[0] > 1 and intervals[1] == 1
+
+
+@pytest.mark.parametrize("kind", [GaLore, Fira, QGaLore])
+def test_an_expert_without_a_token_when_a_basis_is_due_keeps_its_own(kind: Any) -> None:
+    stack, gradients = nn.Parameter(random(2, 16, 24)), random(2, 16, 24, seed=1)
+    optimizer = kind([stack], rank=2, update_proj_gap=2, **{"queue_size": 1} if kind is QGaLore else {})
+    held = []
+    for tokens in (1, 1, 0):
+        stack.grad = gradients * torch.tensor([1.0, tokens]).view(2, 1, 1)
+        optimizer.step()
+        held.append({key: value.clone() for key, value in optimizer.state[stack].items() if "basis" in key})
+    for key, basis in held[-1].items():
+        assert torch.equal(basis[1], held[-2][key][1])
+    assert optimizer.state[stack].get("interval", [4, 2]) == [4, 2]
 
 
 @pytest.mark.parametrize(("name", "kind"), GENERAL.items())

@@ -70,8 +70,8 @@ class GaLore(ProjectedOptions):
 
     W and G are m x n with m <= n, else all is transposed, or as `proj_type` says; P is m x r, R, M and V are r x n, r is
     `rank` or m where that is less; ^2 is number by number. w has a number for each row of V: what the weights of the squares
-    in it sum to, 1 - beta2^t as long as P stays. Each expert of a stack is a matrix of its own. Embeddings, head, norms,
-    biases, single rows or columns and what `target_modules` does not name get AdamW.
+    in it sum to, 1 - beta2^t as long as P stays. Where G is zero, P stays. Each expert of a stack is a matrix of its own.
+    Embeddings, head, norms, biases, single rows or columns and what `target_modules` does not name get AdamW.
 
     State: 8 r max + 4 r min + 4 r bytes for a matrix of sides min and max (8 r min + 4 r max + 4 r where the long side is
     projected); 8 a number of everything else.

@@ -48,11 +48,15 @@ class GaLore(WithAuxAdamW):
         parameter.add_(direction if upright else direction.mT, alpha=-group["lr"] * group["scale"])
 
     def project(self, gradient: Tensor, state: State, group: dict[str, Any]) -> None:
-        """Choose a basis for the gradient, [..., dim, other], where one is due, and bring the moments along."""
+        """Choose a basis for the gradient, [..., dim, other], where one is due, and bring the moments along.
+
+        A gradient of zero, as of an expert without a token, has no singular vectors: there the basis stays.
+        """
         if state.get("step", 0) % group["update_proj_gap"]:
             return
         basis = leading_singular_vectors(gradient, group["rank"])
         if "basis" in state:
+            basis = torch.where(gradient.any(-1).any(-1)[..., None, None], basis, state["basis"])
             change = basis.mT @ state["basis"]
             moments = state["exp_avg"], state["exp_avg_sq"], state["mass"]
             state["exp_avg"], state["exp_avg_sq"], state["mass"] = rotate_moments(*moments, change)

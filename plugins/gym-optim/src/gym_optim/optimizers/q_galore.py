@@ -36,6 +36,9 @@ class QGaLore(GaLore):
             state |= {"step": 0, "due": [0] * count, "interval": [group["update_proj_gap"]] * count}
             state["cosines"] = [[] for _ in range(count)]
         due = [number for number, when in enumerate(state["due"]) if state["step"] >= when]
+        if due and "basis_codes" in state:  # what has no gradient in this step keeps its basis, and waits
+            told = gradient.reshape(count, -1).any(-1).tolist()
+            due = [number for number in due if told[number]]
         if not due:
             return
         basis = leading_singular_vectors(gradient.reshape(count, dim, other)[due], group["rank"])  # [due, dim, rank]
