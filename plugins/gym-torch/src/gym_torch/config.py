@@ -26,6 +26,9 @@ from gym_torch.kinds import (
 )
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
+VOCABULARY = "resize_vocab", "add_tokens", "add_special_tokens"
+#: Options of a model that say nothing of another one.
+OWN = ("revision", "rope_scaling", "router_aux_loss_coef", "trust_remote_code", *VOCABULARY)
 
 
 class RopeScaling(Config):
@@ -142,9 +145,8 @@ class Transformers(TorchBackend):
                 key="model.fp8",
                 fix="leave one of `quantization` and `fp8` out",
             )
-        if self.revision not in (None, "main") and not is_hub_id(
-            self.path
-        ):  # `main` is what files say that mean no other
+        named = self.revision not in (None, "main")  # the latter is what files say that mean no other
+        if named and not is_hub_id(self.path):
             raise RecipeError(
                 f"`{self.path}` is no repository on the Hub, and has no revisions",
                 key="model.revision",
@@ -161,17 +163,10 @@ class Transformers(TorchBackend):
 
         Nor does how its positions are scaled: another model's configuration says that.
         """
-        change: dict[str, Any] = (
-            {"quantization": self.ref_model_quantization or self.quantization}
-            if path == self.path
-            else {
-                **dict.fromkeys(("resize_vocab", "trust_remote_code"), False),
-                **{key: [] for key in ("add_tokens", "add_special_tokens")},
-                **dict.fromkeys(("revision", "rope_scaling", "router_aux_loss_coef")),
-                "quantization": self.ref_model_quantization,
-            }
-        )
-        return self.model_copy(update={"path": path, "init": "pretrained", **change})
+        same = path == self.path
+        own = {} if same else {name: type(self).model_fields[name].get_default() for name in OWN}
+        held = self.ref_model_quantization or (self.quantization if same else None)
+        return self.model_copy(update={"path": path, "init": "pretrained", "quantization": held, **own})
 
 
 class Further(NamedTuple):
