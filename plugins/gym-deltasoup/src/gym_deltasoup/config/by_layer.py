@@ -17,9 +17,8 @@ ByLayer: TypeAlias = Along[N] | Annotated[dict[str, Along[N]], Field(min_length=
 """The same for all weights, or for those whose name has a part: the first part that fits holds, and `*` fits all."""
 
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
-FIRST = re.compile(
-    r"emb(?!ed_out)|wte|wpe"
-)  #: in names of weights before the first layer; the others come behind the last
+#: In names of weights before the first layer; the others come behind the last.
+FIRST = re.compile(r"emb(?!ed_out)|wte|wpe")
 
 
 def values_of(said: ByLayer[float], tensors: Sequence[str], key: str) -> list[float]:

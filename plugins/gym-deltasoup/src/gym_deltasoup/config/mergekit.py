@@ -17,9 +17,9 @@ class Method(NamedTuple):
     merger: Mapping[str, Any]
     parameters: Mapping[str, Any] = {}  #: of the merge, with what mergekit takes where there is none
     of_model: Mapping[str, Any] = {}  #: of a model
-    over_base: bool = (
-        True  #: whether changes of `base_model` are combined, and that one counts as none among the models
-    )
+    base: str = "origin"
+    """What `base_model` is: the `origin` of the changes that are combined, which counts as none among the models; the `first` of
+    the inputs; or `one` of them, where `models` has it."""
     only: Mapping[str, Any] = {}  #: parameters of which one value alone is there
 
 
@@ -34,8 +34,8 @@ DELLA = {"name": "della", "epsilon": "$epsilon"}
 PLAIN = {"normalize": False, "rescale": False}
 
 METHODS: dict[str, Method] = {
-    "linear": Method({"name": "weighted_mean"}, {}, WHOLE, False, {"normalize": True}),
-    "slerp": Method({"name": "slerp", "t": "$t"}, {"t": GIVEN}, {}, False),
+    "linear": Method({"name": "weighted_mean"}, {}, WHOLE, "one", {"normalize": True}),
+    "slerp": Method({"name": "slerp", "t": "$t"}, {"t": GIVEN}, {}, "first"),
     "model_stock": Method({"name": "model_stock"}, only={"filter_wise": False}),
     "task_arithmetic": Method(SUM, SCALED, WHOLE, only=PLAIN),
     "ties": Method(
@@ -87,22 +87,7 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     values = _values(method.parameters, mine, ("parameters",), found)
     if isinstance(values.get("epsilon"), int | float):
         values["epsilon"] *= 2  # there half of the difference of the probabilities, here all of it
-    inputs: list[dict[str, Any]] = []
-    for number, each in enumerate(models):
-        path, told = ("models", number), {"model": each} if isinstance(each, str) else each
-        if (
-            not isinstance(told, dict)
-            or not isinstance(told.get("model"), str)
-            or told.keys() - {"model", "parameters"}
-        ):
-            found.add(path, "is no path, nor a mapping with `model` and `parameters`")
-        elif not (method.over_base and told["model"] == base):
-            own = {key: said[key] for key in method.of_model if key in said} | (told.get("parameters") or {})
-            _moved(found, path, ("inputs", len(inputs)))
-            inputs.append({"path": told["model"], **_values(method.of_model, own, (*path, "parameters"), found)})
-    if name == "slerp":  # from the base to the other
-        given = [*([] if base is None else [base]), *(each["path"] for each in inputs)]
-        inputs = [{"path": each} for each in dict.fromkeys(given)]
+    inputs = _inputs(method, models, base, said, found)
     _moved(found, (MARK,), ("merger",))
     for option, value in method.merger.items():
         if isinstance(value, str) and value.startswith("$"):
@@ -110,8 +95,28 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     dtype = [data.pop(key, None) for key in ("dtype", "out_dtype")]
     told = {"merger": _filled(method.merger, values), "inputs": inputs, "dtype": dtype[1] or dtype[0]}
     told["dtype"] = DTYPES.get(told["dtype"], told["dtype"])
-    told["base"] = base if method.over_base else None
+    told["base"] = base if method.base == "origin" else None
     return data | {key: value for key, value in told.items() if value is not None}
+
+
+def _inputs(
+    method: Method, models: list[Any], base: Any, said: Mapping[str, Any], found: Findings
+) -> list[dict[str, Any]]:
+    """Return the models as inputs, with the parameters that `said` has for all of them. Adds a problem for one that is none."""
+    inputs: list[dict[str, Any]] = []
+    for number, each in enumerate(models):
+        path: Path = ("models", number)
+        told: Any = {"model": each} if isinstance(each, str) else each
+        known = isinstance(told, dict) and not told.keys() - {"model", "parameters"}
+        if not known or not isinstance(told.get("model"), str):
+            found.add(path, "is no path, nor a mapping with `model` and `parameters`")
+        elif method.base != "origin" or told["model"] != base:
+            own = {key: said[key] for key in method.of_model if key in said} | (told.get("parameters") or {})
+            _moved(found, path, ("inputs", len(inputs)))
+            inputs.append({"path": told["model"], **_values(method.of_model, own, (*path, "parameters"), found)})
+    if method.base == "first" and base is not None:
+        return [{"path": base}, *(each for each in inputs if each["path"] != base)]
+    return inputs
 
 
 def _moved(found: Findings, source: Path, target: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-CONTEXT = (
-    8  #: characters more than a text needs: what a decoder makes of the first token depends on what stands before it
-)
+#: Characters more than a text needs: what a decoder makes of the first token depends on what stands before it.
+CONTEXT = 8
 
 
 class StopStrings:
