@@ -155,8 +155,8 @@ ATTEMPTS: dict[str, Attempt] = {
     "module-missing": points("[gym.algorithms]\nmodule-missing = gym_not_there:Toy\n", "gym_not_there", "a module that is not there", "gym_not_there"),
     "attribute-missing": points("[gym.algorithms]\nattribute-missing = os:nothing\n", "AttributeError", "an attribute that is not there", "AttributeError"),
     "own-module": points("[gym.algorithms]\nown-module = os:getcwd\n", "not a subclass", "a function of Python's own", "not a subclass"),
-    "steals-train": points("[gym.commands]\ntrain = gym_steals_train:Toy\nplugins = gym_steals_train:Toy\n", "", "commands with the names of the kernel's"),
-    "steals-list": points("[gym.commands]\nplugins.list = gym_steals_list:Toy\n--help = gym_steals_list:Toy\n", "", "`plugins list` and `--help` as commands"),
+    "steals-train": points("[gym.commands]\ntrain = gym_steals_train:Toy\nplugins = gym_steals_train:Toy\n", "is no command", "commands with the names of the kernel's"),
+    "steals-list": points("[gym.commands]\nplugins.list = gym_steals_list:Toy\n--help = gym_steals_list:Toy\n", "is no command", "`plugins list` and `--help` as commands"),
     "steals-python": points("[gym.facade]\nsys.exit = gym_steals_python:Toy\npartial.x = gym_steals_python:Toy\n", "", "Python names that hide those `gym` is made of"),
     "steals-keys": points(
         "[gym.algorithms]\nsteals-keys = gym_steals_keys:Toy\n[gym.dialects]\nmodel = gym_steals_keys:Toy\nseed = gym_steals_keys:Toy\n",
