@@ -36,7 +36,7 @@ def judge(completions, log_metric):
 #: Of mixtures of experts, of pairs of unequal length, of a model behind a server, and with an environment.
 ELSEWHERE = {"aux_loss", "length_bias", "teaching_groups", "experiences", "cost"}
 ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length", "environment/NAME"}
-ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency"}
+ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef"}
 FOUND: dict[str, set[str]] = {}
 
 

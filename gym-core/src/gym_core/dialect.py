@@ -18,24 +18,6 @@ from gym_core.sections import SECTIONS, SLOTS, Findings, Path, dotted, named_els
 from gym_core.train import Train
 
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
-#: What other software calls a section, or the choice of its component.
-ELSEWHERE = {
-    "base_model": "model",
-    "dataset": "data",
-    "datasets": "data",
-    "deepspeed": "distributed",
-    "finetuning_type": "adapter",
-    "fsdp": "distributed",
-    "load_in_4bit": "model.quantization",
-    "load_in_8bit": "model.quantization",
-    "loss_type": "algorithm",
-    "lr_scheduler_type": "scheduler",
-    "pref_loss": "algorithm",
-    "report_to": "callbacks",
-    "stage": "algorithm",
-    "use_dora": "adapter",
-    "use_rslora": "adapter",
-}
 COMMAND = "command line"  #: where an override stands
 
 
@@ -138,7 +120,7 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
 
 def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable[type[Config]]) -> Problem:
     """Explain a key that no selected component has. `gym.advice` leads to `advise(key) -> (why, what to do) or None`."""
-    near = ELSEWHERE.get(key) or nearest(key, known, cutoff=0.75) or named_elsewhere(key, classes)
+    near = nearest(key, known, cutoff=0.75) or named_elsewhere(key, classes)
     option = near or nearest(key, (name for cls in classes for name in cls.model_fields), cutoff=0.75)
     why, fix = "unknown key", f"did you mean `{option}`?" if option else "see `gym schema` for every key"
     for entry in entries("advice") if not near else ():

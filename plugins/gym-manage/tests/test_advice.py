@@ -15,6 +15,7 @@ def test_the_error_says_whose_an_option_is(add):
     assert advice.advise("strength") == ("belongs to `algorithm: toy` (gym-toy)", "set `algorithm: toy`")
     assert advice.advise("mark") == ("belongs to `export: toy-shout` (gym-toy)", "set `export: toy-shout`")
     assert advice.advise("nobodys") is None
+    assert advice.advise("lr_scheduler_type") == ("unknown key", "did you mean `scheduler`?")  # as TRL calls a section
     with pytest.raises(GymError, match=r"strength: belongs to `algorithm: toy` \(gym-toy\)"):
         load_recipe({"model": {"backend": "toy-words", "path": "w"}, "strength": 2})
 

@@ -7,6 +7,24 @@ from functools import cache
 from gym_core.sections import SECTION_OF
 from gym_manage.inspection import About, inspect_all
 
+#: What other software calls a section, or the choice of its component.
+ELSEWHERE = {
+    "base_model": "model",
+    "dataset": "data",
+    "datasets": "data",
+    "deepspeed": "distributed",
+    "finetuning_type": "adapter",
+    "fsdp": "distributed",
+    "load_in_4bit": "model.quantization",
+    "load_in_8bit": "model.quantization",
+    "loss_type": "algorithm",
+    "lr_scheduler_type": "scheduler",
+    "pref_loss": "algorithm",
+    "report_to": "callbacks",
+    "stage": "algorithm",
+    "use_dora": "adapter",
+    "use_rslora": "adapter",
+}
 SHOWN = 12  #: most components of a section that an error names
 SECONDS = 5.0  #: for each package; one that takes longer is not asked
 
@@ -22,6 +40,8 @@ def advise(key: str) -> tuple[str, str] | None:
 
     Of several components, those that the key is named after go first.
     """
+    if key in ELSEWHERE:
+        return "unknown key", f"did you mean `{ELSEWHERE[key]}`?"
     homes = {section: found for kind, section in SECTION_OF.items() if (found := _having(kind, key))}
     if not homes:
         return None

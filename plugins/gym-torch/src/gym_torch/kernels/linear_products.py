@@ -51,8 +51,9 @@ def chosen(given: Tensor, weight: Tensor, dtype: torch.dtype) -> LinearProducts 
 
     None where torch does: with few rows, narrow layers, tensors that are more than numbers, and where a trial finds it faster.
     """
-    few = given.numel() < ROWS * given.shape[-1] or min(weight.shape) < NARROWEST
-    if few or type(given) is not Tensor or type(weight) not in (Tensor, nn.Parameter) or not CHOICES.any():
+    if not CHOICES.any() or type(given) is not Tensor or type(weight) not in (Tensor, nn.Parameter):
+        return None  # asked first: to whoever traces a layer, its number of rows may be anything
+    if given.numel() < ROWS * given.shape[-1] or min(weight.shape) < NARROWEST:
         return None
     if not {given.dtype, weight.dtype} <= {dtype, torch.float32}:
         return None
