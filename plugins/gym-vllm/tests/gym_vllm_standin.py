@@ -25,13 +25,15 @@ from transformers import AutoModelForCausalLM
 
 from gym_data.tokenizer import Tokenizer
 from gym_torch.generation.generator import Generator
+from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 
 
 class StandIn:
     """A model that answers and takes weights; it knows nothing of the trainer."""
 
     def __init__(self, path: Path) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        with TRANSFORMERS_LOCK:  # threads of a server that is restarted make several at once
+            self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         self.tokenizer = Tokenizer(path)
         self.generator = Generator(self.model, self.tokenizer)
         self.lock = threading.Lock()
