@@ -13,7 +13,8 @@ import pytest
 from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gym_core import Artifact
+from gym_core import Artifact, GymError
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import draw, smooth
 from gym_torch.loop.callbacks.metrics_jsonl import Metrics
@@ -80,6 +81,12 @@ def test_the_model_loads_in_plain_transformers(finished: tuple[Path, Artifact]) 
     AutoModelForCausalLM.from_pretrained(path)
     assert AutoTokenizer.from_pretrained(path).chat_template
     assert not any(file.suffix in (".bin", ".pt", ".pth", ".pkl") for file in finished[0].rglob("*"))
+
+
+def test_a_tokenizer_that_is_gone_is_told(tmp_path: Path) -> None:
+    """As when somebody clears the cache that holds a tokenizer with more tokens: a result without one would be of no use."""
+    with pytest.raises(GymError, match="the tokenizer is gone"):
+        copy_tokenizer(tmp_path / "gone", tmp_path)
 
 
 def test_a_line_cut_short_does_not_count(tmp_path: Path) -> None:

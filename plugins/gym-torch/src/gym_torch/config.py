@@ -176,9 +176,7 @@ class Further(NamedTuple):
     trains: bool = False  #: whether it trains too, with the same adapter, under a head of numbers
     key: str = "algorithm.ref_model"  #: of the recipe, which names it
     stays: bool = True  #: whether it is in memory in every step, and not before them alone
-    follows: bool = (
-        False  #: whether it moves towards the policy (`gym_torch.following_reference`), in the precision of that
-    )
+    follows: bool = False  #: whether it moves towards the policy, in whose precision it is then held
 
 
 class TorchAlgorithm(DataAlgorithm):

@@ -105,9 +105,9 @@ class Results:
     @property
     def _base(self) -> str:
         """What others open the base by: an id on the Hub, or the directory that it lies in here."""
-        return (
-            self.model.name if is_hub_id(self.model.name) else str((self.model.own_folder or self.model.path).resolve())
-        )
+        if is_hub_id(self.model.name):
+            return self.model.name
+        return str((self.model.own_folder or self.model.path).resolve())
 
     def _told(self, made: Artifact, job: Job, step: int) -> Artifact:
         """Return an artifact that says all there is to say: what it is for, of which step, and what it was made from."""
