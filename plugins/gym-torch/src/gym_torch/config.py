@@ -24,6 +24,7 @@ from gym_torch.kinds import (
     no_quantized_model,
     part,
 )
+from gym_torch.model.lean_imports import import_models
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
 VOCABULARY = "resize_vocab", "add_tokens", "add_special_tokens"
@@ -156,6 +157,7 @@ class Transformers(TorchBackend):
     def build(self, **context: Any) -> Any:
         """Load the model."""
         wait_passively()
+        import_models()
         return super().build(**context)
 
     def other(self, path: str) -> Self:
