@@ -2,8 +2,7 @@
 `gym train` takes to its first step.
 
 Whole processes, started in turn with a bare interpreter; the aim is 150 ms and less than 15 times `python -c pass`, and
-5 s from the start of `gym train` on the tiny model to the line that reports its first step. transformers imports some libraries
-of quantizers where they are installed, as they are for the tests; so the first step is timed with them, and without.
+5 s from the start of `gym train` on the tiny model to the line that reports its first step.
 """
 
 from __future__ import annotations
@@ -20,17 +19,6 @@ from pathlib import Path
 from report import Report, main
 
 DISTRIBUTIONS = 250
-QUANTIZERS = ("hqq", "torchao")
-#: Put on the path of a process, it finds no module of these.
-HIDE = f"""
-import sys
-from importlib.machinery import PathFinder
-class Others(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {QUANTIZERS!r} else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(PathFinder)] = Others
-"""
 HEAVY = ("torch", "numpy", "pydantic", "transformers", "pluggy", "stevedore")
 
 
@@ -53,11 +41,8 @@ def seconds(command: list[str], environment: dict[str, str]) -> float:
     return time.perf_counter() - start
 
 
-def first_step(folder: Path, number: int, adapter: str, quantizers: bool) -> float:
-    """Return the seconds from the start of a run on the tiny model to the line that reports its first step.
-
-    Without `quantizers` the process finds none of these libraries, as where what the README names is installed.
-    """
+def first_step(folder: Path, number: int, adapter: str) -> float:
+    """Return the seconds from the start of a run on the tiny model to the line that reports its first step."""
     text = {"messages": [{"role": "user", "content": "7 + 2"}, {"role": "assistant", "content": "9"}]}
     (folder / "rows.jsonl").write_text(f"{json.dumps(text)}\n" * 64)
     recipe = {"model": "tiny", "data": str(folder / "rows.jsonl"), "algorithm": "sft", "adapter": adapter,
@@ -66,12 +51,6 @@ def first_step(folder: Path, number: int, adapter: str, quantizers: bool) -> flo
     command = [str(Path(sys.executable).with_name("gym")), "train", str(folder / "recipe.yaml")]
     # It may keep bytecode, as every installation does.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    if not quantizers:
-        (folder / "hidden").mkdir(exist_ok=True)
-        (folder / "hidden" / "sitecustomize.py").write_text(HIDE)
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(folder / "hidden"), os.environ.get("PYTHONPATH")])
-        )
     start = time.perf_counter()
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
@@ -107,15 +86,16 @@ def measure(report: Report, quick: bool) -> None:
             [sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True
         )
     with tempfile.TemporaryDirectory() as folder:
-        kinds = [(adapter, quantizers) for adapter in ("full", "lora") for quantizers in (False, True)]
-        steps = [(kind, first_step(Path(folder), at, *kind)) for at, kind in enumerate(kinds * (3 if quick else 6))]
+        steps = [
+            (adapter, first_step(Path(folder), at, adapter))
+            for at, adapter in enumerate(("full", "lora") * (3 if quick else 6))
+        ]
     median = {name: statistics.median(values) for name, values in times.items()}
     report.figures = {f"{name}_ms": round(1000 * value, 1) for name, value in median.items()}
-    for kind in kinds:  # the first of each warms the disk cache and tokenizes
-        taken = statistics.median([seconds for own, seconds in steps if own == kind][1:])
-        name = f"{kind[0]}, {'with' if kind[1] else 'without'} libraries of quantizers"
-        report.figures[f"first step, {name}, s"] = round(taken, 2)
-        report.check(f"gym train on the tiny model, {name}: seconds to the first step", round(taken, 2), at_most=5)
+    for adapter in ("full", "lora"):  # the first of each warms the disk cache and tokenizes
+        taken = statistics.median([seconds for own, seconds in steps if own == adapter][1:])
+        report.figures[f"first step, {adapter}, s"] = round(taken, 2)
+        report.check(f"gym train on the tiny model, {adapter}: seconds to the first step", round(taken, 2), at_most=5)
     report.figures["heavy_modules_loaded"] = loaded.stderr.strip()
     for name in ("help", "list"):
         report.figures[f"{name}_ratio"] = round(median[name] / median["bare"], 2)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
+from gym_adapters.lean_imports import import_peft
 from gym_torch.kinds import Adapter
 
 Names = str | tuple[str, ...]  #: a list, or one string with commas between
@@ -52,6 +53,11 @@ class PeftOptions(TargetOptions):
 
     modules_to_save: Names = ()
     """Modules to save: trained whole beside the adapter and saved in it, such as `embed_tokens`."""
+
+    def build(self, **context: Any) -> Any:
+        """Put it into the model."""
+        import_peft()
+        return super().build(**context)
 
     def uniform_layers(self) -> bool:
         """No name singles out a layer by its number."""

@@ -1,43 +1,47 @@
-"""Imports transformers' modules of models without libraries that they import for what Gym does not use."""
+"""Imports libraries without what they import only because it is installed, and that Gym does not use."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
-from functools import _lru_cache_wrapper
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-#: Libraries that these modules import where they are installed, although no model needs them: losses of object detection
-#: (scipy), a quantized cache (hqq, and with it torch's compiler) and saving models of torchao. A second on a fast machine.
+#: Imported by transformers with the base of its models, although no model needs them: losses of object detection (scipy), a
+#: quantized cache (hqq, and with it torch's compiler) and saving models of torchao.
 UNUSED = ("hqq", "scipy", "torchao")
 
 
 def import_models() -> None:
-    """Import transformers' base of all models; to be called before anything else imports it.
-
-    While that lasts, Python finds none of `UNUSED`; afterwards transformers finds them as ever. So only the names that those
-    modules take from them on import are missing. With other threads, which may import such a library, nothing is hidden.
-    """
-    if "transformers.modeling_utils" in sys.modules or threading.active_count() > 1:
+    """Import transformers' base of all models; to be called before anything else imports it."""
+    if "transformers.modeling_utils" in sys.modules:
         return
     import accelerate  # noqa: F401  # asks for libraries as well, and keeps the answers
-    from transformers.utils import import_utils
+    from transformers.utils.import_utils import is_hqq_available, is_scipy_available, is_torchao_available
 
-    answers = (import_utils.is_hqq_available, import_utils.is_scipy_available, import_utils.is_torchao_available)
-    hidden = [name for name in UNUSED if name not in sys.modules]
-    _forget(answers)
-    try:
-        for name in hidden:
-            sys.modules[name] = None  # type: ignore[assignment]  # says that there is no such module
-        import transformers.modeling_utils  # noqa: F401
-    except ImportError:
-        pass  # of something else that needs one of them; who needs transformers imports it again, and finds them
-    finally:
-        for name in hidden:
-            del sys.modules[name]
-        _forget(answers)
-
-
-def _forget(answers: Iterable[_lru_cache_wrapper[bool]]) -> None:
+    answers = (is_hqq_available, is_scipy_available, is_torchao_available)
     for answer in answers:
         answer.cache_clear()
+    with hidden(*UNUSED):
+        import transformers.modeling_utils  # noqa: F401
+    for answer in answers:
+        answer.cache_clear()
+
+
+@contextmanager
+def hidden(*libraries: str) -> Iterator[None]:
+    """While entered, Python finds none of these libraries, unless it is loaded; afterwards each is found as ever.
+
+    What is imported here lacks only the names that it takes from them on import. Where something else needs one, or other
+    threads may, nothing is hidden: an ImportError inside is dropped, and who imports the same again finds all of them.
+    """
+    names = [name for name in libraries if name not in sys.modules and threading.active_count() == 1]
+    try:
+        for name in names:
+            sys.modules[name] = None  # type: ignore[assignment]  # says that there is no such module
+        yield
+    except ImportError:
+        pass
+    finally:
+        for name in names:
+            del sys.modules[name]

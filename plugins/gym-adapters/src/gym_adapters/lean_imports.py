@@ -1,0 +1,21 @@
+"""Imports peft without what it imports only because it is installed."""
+
+from __future__ import annotations
+
+import sys
+
+from gym_torch.model.lean_imports import hidden
+
+
+def import_peft() -> None:
+    """Import peft without hqq, and with it torch's compiler, unless they are loaded; to be called before all that imports it.
+
+    Models that are quantized by hqq have linear layers of Gym's, so peft needs to know none of its.
+    """
+    if "peft" in sys.modules:
+        return
+    with hidden("hqq"):
+        import peft  # noqa: F401
+    from peft.import_utils import is_hqq_available
+
+    is_hqq_available.cache_clear()
