@@ -9,6 +9,7 @@ import pytest
 
 import gym_data.templates
 from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
+from gym_data.chat.answer_grammar import thoughtful
 from gym_data.chat.channels import ChannelCalls
 from gym_data.chat.json_calls import CallFormat
 from gym_data.chat.named_calls import NamedCalls
@@ -71,6 +72,7 @@ def test_the_tiny_model_writes_thoughts_and_calls_in_tags():
     assert _marks(found) == AnswerFormat(TAGGED, "<think>", "</think>")
     marks = ("<tool_call>", "</tool_call>")
     assert sorted(found.calls.tokens) == sorted((mark, tokenizer.token_id(mark)) for mark in marks)
+    assert sorted(found.tokens) == sorted((mark, tokenizer.token_id(mark)) for mark in ("<think>", "</think>"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -125,6 +127,8 @@ def test_values_may_have_the_prompt_begin_a_thought(template, values, begins):
     text = template.read_text() if isinstance(template, Path) else template
     found = answer_format_of(Tokenizer(locate("tiny"), template=text), values)
     assert found.begins_thinking == begins and (found.thought_start == "<think>") == (begins or text != SWITCHED)
+    over = "enable_thinking" in values
+    assert found.thought_over == over and (thoughtful("start: /a/", found) is None) == (not found.thought_start or over)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +157,4 @@ def test_the_values_that_a_template_reads(template, read):
 
 def _marks(found: AnswerFormat) -> AnswerFormat:
     """Leave out which of the marks are tokens here, where the template is another model's."""
-    return found if found.calls is None else replace(found, calls=found.calls.with_tokens(()))
+    return replace(found, calls=found.calls and found.calls.with_tokens(()), tokens=())

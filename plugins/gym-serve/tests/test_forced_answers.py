@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,8 @@ from api_server import served
 from llguidance import LLMatcher, LLTokenizer
 from parrot import FORMAT, Parrot, ParrotEngine
 
+from gym_data.chat.answer_format import AnswerFormat
+from gym_data.chat.answer_grammar import json_lark, pattern_lark, spoken, thoughtful
 from gym_data.chat.channels import ChannelCalls
 from gym_data.chat.named_calls import NamedCalls
 from gym_data.chat.tagged_calls import TaggedCalls
@@ -33,6 +36,14 @@ class Thinking(Obedient):
 
     def models(self) -> Sequence[ServedModel]:
         return [replace(model, answers=replace(FORMAT, begins_thinking=True)) for model in super().models()]
+
+
+class Simple(Thinking):
+    """One of those that takes no grammars of Lark."""
+
+    @property
+    def supports(self) -> frozenset[str]:
+        return super().supports - {"grammar:lark"}
 
 
 def engine_of(kind: type[ParrotEngine]) -> ParrotEngine:
@@ -61,6 +72,46 @@ def allows(grammar: str, name: str, arguments: Any) -> bool:
     matcher = LLMatcher(words, grammar)
     assert not matcher.is_error(), matcher.get_error()
     return bool(matcher.validate_tokens(tokens) == len(tokens))
+
+
+TOKENS = (("<think>", 2042), ("</think>", 2043))
+MARKS = AnswerFormat(None, "<think>", "</think>")
+JSON_OF = json_lark({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+
+
+@pytest.mark.parametrize("grammar", [JSON_OF, pattern_lark(r"a/b|(x\/y)+"), pattern_lark("a\n( b)?")])
+@pytest.mark.parametrize("answer", ['{"a":1}', '{"a":"b"}', "a/b", "x/yx/y", "a\n b", "a\n"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        replace(MARKS, tokens=TOKENS),
+        replace(MARKS, tokens=TOKENS, begins_thinking=True),
+        MARKS,
+        replace(MARKS, begins_thinking=True),
+        AnswerFormat(ChannelCalls(), channels=True),
+    ],
+    ids=["tokens", "begun", "texts", "begun-texts", "channels"],
+)
+def test_a_thought_is_free_and_the_answer_behind_it_is_not(grammar: str, answer: str, form: AnswerFormat) -> None:
+    words = LLTokenizer((locate("tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+
+    def taken(grammar: str, text: str) -> bool:
+        matcher = LLMatcher(words, grammar)
+        assert not matcher.is_error(), matcher.get_error()
+        parts = [text] if form.tokens else re.split(r"(?<=[<|])", text)  # else the marks are no tokens
+        tokens = [token for part in parts for token in (words.tokenize_str(part) if part else ())]
+        return (
+            bool(matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens))
+            and matcher.is_accepting()
+        )
+
+    expected = taken(grammar, answer)
+    head, thought = "", 'so {"a": </thin x\n</think>\n\n' if form.begins_thinking else "<think>\nso /b </think>"
+    if form.channels:
+        head, thought = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>so <|e<|end|><|start|>assistant"
+    whole = thoughtful(spoken(grammar, form), form)
+    assert taken(whole, thought + head + answer) == expected
+    assert taken(whole, head + answer) == (expected and not form.begins_thinking)
 
 
 PLACED = {"x": {"$ref": "#/$defs/Item"}}
@@ -149,8 +200,22 @@ def test_a_tool_whose_arguments_hold_such_arguments() -> None:
     assert not allows(grammar, "f", {"in": {"name": "f", "arguments": {}}})
 
 
-def test_a_forced_answer_is_no_thought_where_the_prompt_has_begun_one() -> None:
-    with served(engine_of(Thinking), temperature=0) as server:
+def test_a_thought_that_the_prompt_has_begun_goes_before_a_form() -> None:
+    engine = engine_of(Thinking)
+    with served(engine, temperature=0) as server:
+        form = {"type": "json_object"}
+        found = ask(server, "/v1/chat/completions", 'so </think> {"a": 1}', response_format=form)
+        message = found["choices"][0]["message"]
+        assert message["reasoning_content"] == "so" and message["content"] == '{"a": 1}'
+        grammar = engine.seen[-1].sampling.grammar
+        assert (grammar.kind, grammar.key) == ("lark", "response_format") and "thought" in grammar.text
+        last = {"role": "assistant", "content": '{"a": 1}'}
+        ask(server, "/v1/chat/completions", "a", messages=[last], continue_final_message=True, response_format=form)
+        assert engine.seen[-1].sampling.grammar.kind == "json_object"  # its thought is over
+
+
+def test_a_forced_answer_is_no_thought_where_the_engine_has_no_place_for_one() -> None:
+    with served(engine_of(Simple), temperature=0) as server:
 
         def answer(said: str, **body: Any) -> Any:
             return ask(server, "/v1/chat/completions", said, **body)["choices"][0]
@@ -158,11 +223,6 @@ def test_a_forced_answer_is_no_thought_where_the_prompt_has_begun_one() -> None:
         assert answer("a b </think> c")["message"]["reasoning_content"] == "a b"
         formed = answer('{"a": 1}', response_format={"type": "json_object"})["message"]
         assert formed["content"] == '{"a": 1}' and "reasoning_content" not in formed
-        called = answer("call f Rome", tools=[tool("f")], tool_choice="required")
-        assert called["finish_reason"] == "tool_calls" and len(called["message"]["tool_calls"]) == 1
-        used = {"name": "f", "input_schema": {"type": "object"}}
-        blocks = ask(server, "/v1/messages", "call f Rome", tools=[used], tool_choice={"type": "any"}, max_tokens=40)
-        assert [block["type"] for block in blocks["content"]] == ["tool_use"] and blocks["stop_reason"] == "tool_use"
 
 
 ANSWER = {"type": "object", "properties": {"y": {"$ref": "#/$defs/I"}}, "$defs": {"I": {"type": "integer"}}}
@@ -189,4 +249,4 @@ def test_a_form_of_answers_leaves_calls_possible(form: dict[str, Any]) -> None:
         forced, reason = grammar(tool_choice="required")
         assert forced.key == "tools" and reason == "tool_calls"
         alone, _ = grammar(tool_choice="none")
-        assert alone.kind == form["type"]
+        assert alone.key == "response_format" and "call:" not in alone.text

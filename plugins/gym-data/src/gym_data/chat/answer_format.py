@@ -41,6 +41,8 @@ class AnswerFormat:
     channels: bool = (
         False  #: whether thoughts, calls and the rest are messages with headers, see `gym_data.chat.channels`
     )
+    thought_over: bool = False  #: whether the prompt holds the thought of the answer, as one with nothing in it
+    tokens: tuple[tuple[str, int], ...] = ()  #: added tokens that stand in the marks around thoughts, with their ids
 
 
 Render = Callable[
@@ -103,12 +105,11 @@ def answer_format_of(tokenizer: Templated, values: Mapping[str, Any] | None = No
             thought_start=marks.thought_start,
             thought_end=marks.thought_end,
             begins_thinking=told.begins_thinking,
+            thought_over=bool(told.thought_end) and not told.thought_start,
         )
-    if found.calls is None:
-        return found
-    added = [*tokenizer.special, *tokenizer.template_spec.further]
-    ids = [(token, tokenizer.token_id(token)) for token in added if token in found.calls.marks]
-    return replace(found, calls=found.calls.with_tokens(tuple((token, id) for token, id in ids if id is not None)))
+    found = replace(found, tokens=_tokens_in(found.thought_start + found.thought_end, tokenizer))
+    calls = found.calls and found.calls.with_tokens(_tokens_in(found.calls.marks, tokenizer))
+    return replace(found, calls=calls)
 
 
 def values_read(tokenizer: Templated) -> frozenset[str]:
@@ -119,6 +120,13 @@ def values_read(tokenizer: Templated) -> frozenset[str]:
         return frozenset(WORKERS.reads(tokenizer.template_spec)) if tokenizer.templates else frozenset()
     except ValueError:
         return frozenset()
+
+
+def _tokens_in(marks: str, tokenizer: Templated) -> tuple[tuple[str, int], ...]:
+    """Return the added tokens of which marks consist, with their ids."""
+    added = [*tokenizer.special, *tokenizer.template_spec.further]
+    ids = [(token, tokenizer.token_id(token)) for token in added if token in marks]
+    return tuple((token, id) for token, id in ids if id is not None)
 
 
 def _rendering(tokenizer: Templated, values: Mapping[str, Any]) -> Render:

@@ -19,6 +19,7 @@ from gym_serve.api.chat_schema import (
     StructuredOutputs,
     Tool,
     ToolChoice,
+    behind_thought,
     call_or_text,
     grammar_of,
     tool_grammar,
@@ -102,7 +103,9 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         raise HTTPProblem(400, "contradicts `tool_choice`, which makes the reply a call", key="structured_outputs")
     offered = [] if body.tool_choice == "none" else tools
     if shaped and offered and format.calls and not body.structured_outputs:  # it says how an answer looks, not a call
-        shaped = forced or call_or_text(service, offered, format.calls, shaped)
+        shaped = forced or call_or_text(service, offered, format, shaped)
+    form = forced or shaped
+    thinks = None if form is None or going_on else behind_thought(service, format, form)
     usual = service.options
     messages = [message.plain() for message in body.messages]
     if usual.system and messages[0]["role"] != "system":
@@ -115,11 +118,11 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         tool_choice=None,
         template_options=options,
         continue_final_message=going_on,
-        sampling=replace(drawn, grammar=forced or shaped),
+        sampling=replace(drawn, grammar=thinks or form),
         id=id,
     )
     begins = format.begins_thinking and not going_on
-    begins &= forced is None and shaped is None  # such a reply has no place for the mark that would end a thought
+    begins &= form is None or thinks is not None  # else it has no place for the mark that would end a thought
     return Job(
         asked,
         tuple(replace(request, index=index) for index in range(body.n or 1)),

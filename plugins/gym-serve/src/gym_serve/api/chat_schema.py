@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gym_data.chat.answer_format import AnswerFormat
+from gym_data.chat.answer_grammar import json_lark, pattern_lark, spoken, thoughtful
 from gym_data.chat.call_forms import CallForm
-from gym_data.chat.json_calls import GUIDED
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body
 from gym_serve.api.service import Service
@@ -208,12 +209,32 @@ def tool_grammar(
     return Grammar("lark", _calls(calls, fitting), "tools")
 
 
-def call_or_text(service: Service, tools: list[Tool], calls: CallForm, text: Grammar) -> Grammar:
+def call_or_text(service: Service, tools: list[Tool], format: AnswerFormat, text: Grammar) -> Grammar:
     """Return what makes a reply a call of one of the tools, or JSON. Raises BadRequest where the engine does not see to that."""
     service.need("grammar:lark", "tools")
-    schema = {**json.loads(text.text or '{"type": "object"}'), "x-guidance": GUIDED}
-    called = _calls(calls, [tool.function for tool in tools]).replace("start:", "call:", 1)
-    return Grammar("lark", f"start: call | text\ntext: %json {json.dumps(schema)}\n{called}", text.key)
+    assert format.calls is not None
+    called = _calls(format.calls, [tool.function for tool in tools]).replace("start:", "call:", 1)
+    said = _spoken(text, format).replace("start:", "text:", 1)
+    return Grammar("lark", f"start: call | text\n{said}{called}", text.key)
+
+
+def behind_thought(service: Service, format: AnswerFormat, answer: Grammar) -> Grammar | None:
+    """Return what lets a model think before an answer of a form; None where it has no thoughts, or none here, or the engine
+    does not see to that.
+    """
+    if "grammar:lark" not in service.engine.supports:
+        return None
+    found = thoughtful(_spoken(answer, format), format)
+    return found and Grammar("lark", found, answer.key)
+
+
+def _spoken(answer: Grammar, format: AnswerFormat) -> str:
+    """Return the form of an answer as a Lark grammar; calls are one already."""
+    if answer.kind == "lark":
+        return answer.text
+    if answer.kind == "regex":
+        return spoken(pattern_lark(answer.text), format)
+    return spoken(json_lark(json.loads(answer.text or '{"type": "object"}')), format)
 
 
 def _calls(calls: CallForm, functions: list[FunctionTool]) -> str:
