@@ -89,6 +89,7 @@ CASES = {
     "thought": (TAGGED, "<think>\nhm, so\n</think>\n\nyes ", "yes ", "hm, so", []),
     "empty thought": (TAGGED, "<think>\n\n</think>\n\nyes", "yes", "", []),
     "thought without an end": (TAGGED, "<think>\nhm, so </th", "", "hm, so </th", []),
+    "space that nothing follows": (PROMPTED, "hm\n\n", "", "hm", []),
     "thought that the prompt begins": (PROMPTED, "\nhm\n</think>\n\nyes", "yes", "hm", []),
     "a mark in the middle": (TAGGED, "a <think> b </think>", "a <think> b </think>", "", []),
     "calls": (TAGGED, f"{ONE}\n{TWO}", "", "", CALLED),
@@ -155,8 +156,10 @@ def test_the_parts_are_the_same_however_the_text_is_cut(case):
         assert [(call.name, json.loads(call.arguments)) for call in found.calls] == calls
         assert len({call.id for call in found.calls}) == len(calls)
         thought = "".join(sign for place, sign in enumerate(text) if parser.thought(place))
-        assert MARKS.sub("", thought).strip() == reasoning and (not reasoning or MARKS.search(thought))
-        assert parser.thought(len(text)) == (case == "thought without an end")
+        assert MARKS.sub("", thought).strip() == reasoning and (
+            not reasoning or thought == text or MARKS.search(thought)
+        )
+        assert parser.thought(len(text)) == (case in ("thought without an end", "space that nothing follows"))
 
 
 def test_without_tools_marks_of_calls_are_text():

@@ -68,7 +68,7 @@ class StepParser(ABC):
             found += step
             at = self._note(at)
         if end:
-            found += Delta(content=self._held)
+            found += Delta(content="" if self._thinks else self._held)  # space behind a thought that is cut off
             self._held = ""
         return found
 
