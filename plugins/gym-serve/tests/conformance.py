@@ -444,6 +444,8 @@ def _(at):
 def _(at):
     client = at.openai()
     reply = client.responses.create(model=at.model, input="What is 3 + 4?", temperature=0, max_output_tokens=64)
+    counted = client.responses.input_tokens.count(model=at.model, input="What is 3 + 4?")
+    assert (counted.input_tokens, counted.object) == (reply.usage.input_tokens, "response.input_tokens")
     assert reply.output_text == text_of(at) and reply.status == "completed"
     with client.responses.stream(model=at.model, input="What is 3 + 4?", temperature=0, max_output_tokens=64) as stream:
         assert (

@@ -38,6 +38,7 @@ POSTED: Mapping[str, Callable[..., Any]] = {
     "/v1/chat/completions": chat_completions.chat_completions,
     "/v1/completions": completions.completions,
     "/v1/responses": responses.responses,
+    "/v1/responses/input_tokens": responses.input_tokens,
     "/v1/messages": anthropic_messages.messages,
     "/v1/messages/count_tokens": anthropic_messages.count_tokens,
     "/v1/embeddings": embeddings.embeddings,

@@ -14,7 +14,7 @@ from gym_serve.api.errors import told_as
 from gym_serve.api.generation import Job, events, replies
 from gym_serve.api.response_items import Items, usage_of
 from gym_serve.api.responses_schema import Responses
-from gym_serve.api.service import Service
+from gym_serve.api.service import Service, asking
 from gym_serve.api.sse import EventStream, Line, begun
 
 #: of fields, by those of OpenAI's chat
@@ -38,6 +38,15 @@ async def responses(service: Service, body: Responses, access: Access) -> dict[s
     items.add(reply.delta, reply.content_logprobs)
     items.end()
     return _ended(head, items, reply.finish_reason) | {"usage": usage_of(reply.usage)}
+
+
+async def input_tokens(service: Service, body: Responses, access: Access) -> dict[str, Any]:
+    """Return the tokens of the prompt that a response would have."""
+    with told_as(NAMES):
+        job = await job_of(service, body.converted(), access, "")
+    async with asking(service, str(job.asked)):
+        count = await service.engine.count(job.requests[0])
+    return {"object": "response.input_tokens", "input_tokens": count}
 
 
 def _head(body: Responses, id: str) -> dict[str, Any]:
