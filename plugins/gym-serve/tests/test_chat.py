@@ -18,7 +18,7 @@ from parrot import Parrot, ParrotEngine
 from gym_core import GymError
 from gym_core.cli import run
 from gym_serve import Limits, ModelSource, Sampling
-from gym_serve.chat.session import Session
+from gym_serve.chat.session import Session, Spent
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
 COMMAND = (sys.executable, "-m", "gym_core.cli", "chat", "demo", "engine=parrot")
@@ -215,3 +215,18 @@ def test_what_cannot_be_started_is_said_in_four_lines(arguments, why, strange, c
     assert run([*COMMAND[3:], *arguments]) != 0
     told = capsys.readouterr().err
     assert why in told and len(told.splitlines()) <= 4
+
+
+def test_tokens_that_come_at_once_say_nothing_of_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("gym_serve.chat.session.time.monotonic", lambda: now[0])
+    spent = Spent(began=0.0)
+    for now[0], tokens in ((1.0, 0), (2.0, 5), (4.0, 8), (4.0, 0)):
+        spent.count(tokens)
+    assert (spent.first, spent.tokens, spent.speed) == (2.0, 13, 4.0)
+    single = Spent(began=now[0])
+    now[0] += 1.0
+    single.count(5)
+    now[0] += 0.001
+    single.count(0)  # the end of a stream
+    assert single.speed is None

@@ -27,20 +27,22 @@ class Spent:
     first: float | None = None  #: seconds until the first token
     last: float = 0.0  #: seconds until the last one
     tokens: int = 0
+    at_once: int = 0  #: of them, those that came with the first one
     usage: Usage | None = None
     cut: bool = False  #: whether the length ended it
 
     def count(self, tokens: int) -> None:
         """Take note of tokens that came now."""
         self.last = time.monotonic() - self.began
-        self.first = self.last if self.first is None and tokens else self.first
+        if self.first is None and tokens:
+            self.first, self.at_once = self.last, tokens
         self.tokens += tokens
 
     @property
     def speed(self) -> float | None:
-        """Tokens a second behind the first one; None where there are too few to say."""
-        seconds = self.last - (self.first or 0.0)
-        return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0 else None
+        """Tokens a second behind those that came first; None where there are none."""
+        seconds, later = self.last - (self.first or 0.0), self.tokens - self.at_once
+        return later / seconds if later and seconds > 0 else None
 
 
 class Session:
