@@ -250,3 +250,44 @@ def test_a_form_of_answers_leaves_calls_possible(form: dict[str, Any]) -> None:
         assert forced.key == "tools" and reason == "tool_calls"
         alone, _ = grammar(tool_choice="none")
         assert alone.key == "response_format" and "call:" not in alone.text
+
+
+REMARKS = {
+    "type": "object",
+    "properties": {
+        "format": {"type": "string", "format": "password", "default": {"format": "x"}},
+        "map": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"format": "uint8"}},
+        "any": {"anyOf": [{"type": "string", "format": "path"}, {"const": {"format": "path"}}]},
+        "day": {"type": "string", "format": "date"},
+    },
+    "required": ["format"],
+}
+
+
+def test_what_a_schema_remarks_is_no_reason_to_refuse_it() -> None:
+    engine = engine_of(Obedient)
+    with served(engine) as server:
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": REMARKS}}
+        whole = tool("f", **{key: value for key, value in REMARKS.items() if key != "type"})
+        for asked in ({"response_format": form}, {"structured_outputs": {"json": REMARKS}}, {"tools": [whole]}):
+            choice = {"tool_choice": "required"} if "tools" in asked else {}
+            ask(server, "/v1/chat/completions", "call f Rome", **asked, **choice)
+            grammar = engine.seen[-1].sampling.grammar.text
+            for arguments, allowed in (
+                ({"format": "a", "any": {"format": "path"}}, True),
+                ({"format": "a", "map": {"b": 1}, "any": "c"}, True),
+                ({"format": "a", "any": {"format": "other"}}, False),
+                ({"format": "a", "day": "Monday"}, False),
+                ({"map": {}}, False),
+            ):
+                text = json.dumps(arguments, separators=(",", ":"))
+                words = LLTokenizer((locate("tiny") / "tokenizer.json").read_text(encoding="utf-8"))
+                tokens = words.tokenize_str(text)
+                matcher = LLMatcher(words, grammar)
+                assert not matcher.is_error(), matcher.get_error()
+                taken = (
+                    allows(grammar, "f", arguments)
+                    if "tools" in asked
+                    else matcher.validate_tokens(tokens) == len(tokens)
+                )
+                assert taken == allowed, (asked, arguments)

@@ -14,6 +14,7 @@ from gym_data.chat.answer_grammar import json_lark, pattern_lark, spoken, though
 from gym_data.chat.call_forms import CallForm
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body
+from gym_serve.api.json_schemas import without_remarks
 from gym_serve.api.service import Service
 from gym_serve.contract import Grammar
 
@@ -158,7 +159,7 @@ class StructuredOutputs(Body):
         if len(self.model_dump(exclude_none=True)) != 1:
             raise HTTPProblem(400, "give one of json, json_object, regex and choice", key=key)
         if self.json_ is not None:
-            return Grammar("json_schema", json.dumps(self.json_), key)
+            return Grammar("json_schema", json.dumps(without_remarks(self.json_)), key)
         if self.json_object:
             return Grammar("json_object", key=key)
         texts = (SIGN.sub(r"\\\g<0>", text) for text in self.choice or ())
@@ -186,7 +187,7 @@ def _of_format(format: ResponseFormat) -> Grammar:
         return Grammar("json_object")
     if format.json_schema is None or format.json_schema.schema_ is None:
         raise HTTPProblem(400, "names no schema", key="response_format.json_schema")
-    return Grammar("json_schema", json.dumps(format.json_schema.schema_))
+    return Grammar("json_schema", json.dumps(without_remarks(format.json_schema.schema_)))
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
@@ -238,4 +239,4 @@ def _spoken(answer: Grammar, format: AnswerFormat) -> str:
 
 
 def _calls(calls: CallForm, functions: list[FunctionTool]) -> str:
-    return calls.lark([(each.name, each.parameters or {"type": "object"}) for each in functions])
+    return calls.lark([(each.name, without_remarks(each.parameters or {"type": "object"})) for each in functions])
