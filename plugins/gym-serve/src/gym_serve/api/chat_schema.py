@@ -226,7 +226,7 @@ def behind_thought(service: Service, format: AnswerFormat, answer: Grammar) -> G
     if "grammar:lark" not in service.engine.supports:
         return None
     found = thoughtful(_spoken(answer, format), format)
-    return found and Grammar("lark", found, answer.key)
+    return None if found is None else Grammar("lark", found, answer.key)
 
 
 def _spoken(answer: Grammar, format: AnswerFormat) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 #: of texts, which answers are held to; to JSON Schema any other is a remark (2020-12, validation, section 7)
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
-NAMES = ({"type": "string"}, {}, True)  #: `propertyNames` that every object has
+NAMES: tuple[Any, ...] = ({"type": "string"}, {}, True)  #: `propertyNames` that every object has
 NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})  #: schemas by name
 VALUES = frozenset({"const", "enum", "default", "examples"})  #: which hold no schemas
 
