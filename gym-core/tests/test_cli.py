@@ -336,3 +336,41 @@ def test_help_says_what_a_command_of_a_plugin_does_and_does_not_import_it(instal
     assert run(["--help"]) == 0
     said = capsys.readouterr().out
     assert "Say something. [gym-voice]" in said and "About gym-voice [gym-voice]" in said
+
+
+SHOUT = '''
+import click
+
+@click.command()
+def shout():
+    """Say something loudly."""
+    return {}["voice"]
+'''
+
+STRANGE = '''
+from gym_core import Algorithm
+from pydantic import field_validator
+
+class Strange(Algorithm):
+    """Has a check that raises what it should not."""
+
+    power: int = 1
+    """How much."""
+
+    @field_validator("power")
+    @classmethod
+    def known(cls, power):
+        return {1: 1}[power]
+'''
+
+
+@pytest.mark.parametrize("command", [["shout"], ["validate", "r.yaml"]], ids=["its command", "its check of an option"])
+def test_an_unexpected_error_outside_a_run_names_the_package_too(install, tmp_path, monkeypatch, capsys, command):
+    from gym_core.cli import run
+
+    points = {"gym.commands": {"shout": "loud_command:shout"}, "gym.algorithms": {"strange": "loud_strange:Strange"}}
+    install("gym-loud", {"loud_command": SHOUT, "loud_strange": STRANGE}, points, version="2.1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.yaml").write_text("algorithm: {name: strange, power: 2}\n")
+    assert run(command) == 1
+    assert capsys.readouterr().err.startswith("error: raised in gym-loud 2.1\n  KeyError: ")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from traceback import walk_tb
 
+from gym_core.component import Component
+from gym_core.discovery import installed
+from gym_core.errors import RAISED, UNEXPECTED, unexpected
 from gym_core.sections import Resolved
 
 
@@ -23,9 +26,34 @@ def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
         own = {each for each in modules if dists.get(_package(each), item.dist) == item.dist}
         for module in {_package(item.config), *own}:
             owners[module] = label if owners.get(module, label) == label else dist
-    passed = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(error.__traceback__)]
-    known = [owners.get(module) or owners.get(_package(module), "") for module in passed]
-    return next(filter(None, reversed(known)), "")
+    known = (owners.get(module) or owners.get(_package(module), "") for module in _passed(error))
+    return next(filter(None, known), "")
+
+
+def raised(error: BaseException) -> str:
+    """Return what `unexpected` does, and of an error outside a run the package among all plugins in which it was raised."""
+    if unexpected(error) != UNEXPECTED:
+        return unexpected(error)
+    try:
+        listed = [each for many in installed().entries.values() for each in many]
+    except Exception:  # that was the error
+        return UNEXPECTED
+    owners = {_package(each.value): f"{each.dist} {each.version}" for each in listed}
+    return next(
+        (RAISED + owners[_package(module)] for module in _passed(error) if _package(module) in owners), UNEXPECTED
+    )
+
+
+def _passed(error: BaseException) -> list[str]:
+    """Return the modules of a traceback, innermost first: where a component is built, that of what it points at."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    built = Component.build.__code__
+    return [
+        frame.f_locals["self"].target.partition(":")[0]
+        if frame.f_code is built
+        else str(frame.f_globals.get("__name__", ""))
+        for frame in reversed(frames)
+    ]
 
 
 def _package(reference: str) -> str:

@@ -45,12 +45,13 @@ class Problem:
 
 
 RAISED = "raised in "  #: beginning of the note that names the plugin
+UNEXPECTED = "unexpected error"
 RECORDED = "; run.json holds it too"  #: note of an error that the record of a run has
 
 
 def unexpected(error: BaseException) -> str:
     """Return the note that names the plugin an unexpected error was raised in, else `unexpected error`."""
-    return next((note for note in getattr(error, "__notes__", ()) if note.startswith(RAISED)), "unexpected error")
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith(RAISED)), UNEXPECTED)
 
 
 class GymError(Exception):

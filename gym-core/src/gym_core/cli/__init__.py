@@ -228,7 +228,9 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("GYM_TRACEBACK"):
             raise
         why = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-        where, fix = errors.unexpected(error), "GYM_TRACEBACK=1 shows where"
+        from gym_core.blame import raised
+
+        where, fix = raised(error), "GYM_TRACEBACK=1 shows where"
         fix += errors.RECORDED * (errors.RECORDED in getattr(error, "__notes__", ()))
         if isinstance(error, OSError):  # a full disk, a lost mount, missing rights
             where, fix = str(error.filename2 or error.filename or where), f"see to it and run it again; {fix}"
