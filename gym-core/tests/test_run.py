@@ -200,6 +200,29 @@ class Loads(Backend):
     assert unexpected(caught.value) == "raised in gym-twice 2.1"
 
 
+@pytest.mark.parametrize(
+    "made",
+    ["def Trainer(config): pass", "class Trainer(ABC):\n    @abstractmethod\n    def train(self): ..."],
+    ids=["other arguments", "abstract"],
+)
+def test_what_cannot_be_called_as_its_kind_says_is_an_error_of_the_plugin_that_points_at_it(
+    toys, install, tmp_path, made
+):
+    """Such an error is raised where it is called, in the code of somebody else."""
+    config = """
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Cannot be built."
+            target: ClassVar[str] = "fragile_impl:Trainer"
+    """
+    code = {"fragile": config, "fragile_impl": "from abc import ABC, abstractmethod\n" + made}
+    install("gym-fragile", code, {"gym.algorithms": {"fragile": "fragile:Fragile"}}, version="2.1")
+    with pytest.raises(TypeError) as caught:
+        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
+    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+
+
 @pytest.mark.parametrize("target", ["fragile_impl:Trainr", "fragile_imp:Trainer", "fragile_impl"])
 def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_path, target):
     config = f"""
@@ -212,6 +235,25 @@ def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_
     points = {"gym.algorithms": {"fragile": "fragile:Fragile"}}
     install("gym-fragile", {"fragile": config, "fragile_impl": "raise SystemExit\n" + BROKEN}, points)
     with pytest.raises(PluginError, match=rf"(?s)gym-fragile 1\.0.*points at `{target}`, which does not exist"):
+        load_recipe({"algorithm": "fragile"})
+
+
+def test_other_code_that_a_class_names_by_a_string_is_found_missing_too(install):
+    """An objective with a typo would be an error of the package that imports it, in the middle of a run."""
+    config = """
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Has a typo."
+            target: ClassVar[str] = "fragile_impl:Trainer"
+            objective: ClassVar[str] = "fragile_impl:Objectiv"
+    """
+    install(
+        "gym-fragile", {"fragile": config, "fragile_impl": BROKEN}, {"gym.algorithms": {"fragile": "fragile:Fragile"}}
+    )
+    with pytest.raises(
+        PluginError, match=r"(?s)gym-fragile 1\.0.*points at `fragile_impl:Objectiv`.*mend its `objective`"
+    ):
         load_recipe({"algorithm": "fragile"})
 
 

@@ -112,9 +112,9 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
         why = f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}"
         raise PluginError(why, where=entry.title, fix=f"update or uninstall {entry.dist}")
     cls: type[Component] = loaded
-    if cls.target and not targets.exists(cls.target):
-        why = f"{entry.value} points at `{cls.target}`, which does not exist or cannot be read"
-        raise PluginError(why, where=entry.title, fix=f"mend its `target`, or update or uninstall {entry.dist}")
+    if lost := targets.missing(cls):
+        why = f"{entry.value} points at `{lost[1]}`, which does not exist or cannot be read"
+        raise PluginError(why, where=entry.title, fix=f"mend its `{lost[0]}`, or update or uninstall {entry.dist}")
     return entry, cls
 
 

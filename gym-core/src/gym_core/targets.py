@@ -1,7 +1,8 @@
-"""Checks from source whether a `target` exists, since importing it may take seconds and load torch."""
+"""Checks from source whether what a component class points at exists, since importing it may take seconds and load torch."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import decode_source, find_spec
@@ -9,6 +10,20 @@ from pathlib import Path
 from symtable import symtable
 
 ANY = frozenset({"*", "__getattr__"})  #: names that stand for all others
+REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")  #: `module:name` or `module:name.attribute`
+
+
+def missing(cls: type) -> tuple[str, str] | None:
+    """Return name and value of the first attribute of a class that refers to code which does not exist; None where all do.
+
+    Those are `target`, and what else a kind lets a class name by a string: objectives, losses, oracles.
+    """
+    named = {name: value for each in reversed(type.mro(cls)) for name, value in vars(each).items()}
+    strings = {name: value for name, value in named.items() if isinstance(value, str) and not name.startswith("__")}
+    said = (
+        (name, value) for name, value in strings.items() if value and (name == "target" or REFERENCE.fullmatch(value))
+    )
+    return next((item for item in said if not exists(item[1])), None)
 
 
 def exists(reference: str) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, metadata
 from types import FunctionType
 from typing import Any, get_args
 
+from gym_core import targets
 from gym_core.component import Component, Config, load_object
 from gym_core.discovery import entries
 from gym_core.loading import base_class
@@ -22,8 +22,6 @@ from gym_testkit.scaffold import WITHOUT
 
 #: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
 HEAVY = ("torch", "numpy", "transformers", "datasets", "accelerate", "peft", "rich")
-#: How a class names an object without importing it.
-_REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")
 #: Groups whose objects are code to run rather than configuration to read.
 CODE = ("gym.facade", "gym.commands")
 #: Groups whose objects are no components, beside those of functions that no package is written for: readers say what they take.
@@ -72,7 +70,7 @@ def points_at_what_is_there(brought: Brought, bench: Bench) -> None:
     """Not `target` alone: objectives, oracles, losses and what else a kind lets a class name by a string."""
     for cls in brought.cls.__mro__:
         for name, value in vars(cls).items():
-            if isinstance(value, str) and _REFERENCE.fullmatch(value):
+            if isinstance(value, str) and targets.REFERENCE.fullmatch(value):
                 try:
                     load_object(value)
                 except (ImportError, AttributeError) as error:
