@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -62,6 +63,13 @@ def test_what_is_not_installed_or_broken_is_said(add, capsys, tmp_path):
     assert "SystemExit" in capsys.readouterr().err
 
 
+class Size(StrEnum):
+    """Values that have names."""
+
+    SMALL = "s"
+    LARGE = "l"
+
+
 class Inner(Config):
     """Options of an option."""
 
@@ -75,6 +83,7 @@ class Many(Algorithm):
     steps: PositiveInt | None = None
     share: Annotated[float, Field(ge=0, lt=1)] = 0.5
     mode: Literal["fast", "exact"] = "fast"
+    size: Size | None = Size.SMALL
     both: bool | Literal["auto"] = "auto"
     names: tuple[str, ...] = ()
     weights: dict[str, float] = {}
@@ -90,6 +99,7 @@ def test_types_and_defaults_are_words():
         "steps": ("integer above 0 or none", "none"),
         "share": ("number at least 0 and below 1", "0.5"),
         "mode": ("fast or exact", "fast"),
+        "size": ("s or l or none", "s"),
         "both": ("true or false or auto", "auto"),
         "names": ("list of text", "[]"),
         "weights": ("mapping of text to number", "{}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AnySet
+from enum import Enum
 from json import dumps  # bound here: what a plugin does to the module later changes no description
 from pathlib import Path
 from types import NoneType, UnionType
@@ -91,6 +92,8 @@ def _said(annotation: Any) -> str:
         return f"list of {', '.join(each)}"
     if origin in (dict, Mapping):
         return f"mapping of {_said(inner[0])} to {_said(inner[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _said(Literal[tuple(each.value for each in annotation)])
     if isinstance(annotation, type) and issubclass(annotation, Component):
         return annotation.kind.removesuffix("s")
     if isinstance(annotation, type) and issubclass(annotation, Config):
