@@ -14,6 +14,7 @@ from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import Artifact, GymError
+from gym_data.location import called
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.loop.callbacks.json_lines_base import read_lines
 from gym_torch.loop.callbacks.loss_plot import draw, smooth
@@ -74,6 +75,24 @@ def test_card(finished: tuple[Path, Artifact]) -> None:
     assert text.startswith("---\nlibrary_name: transformers\n")
     assert "Not evaluated" in text and "\nA model made by Gym." in text
     assert (finished[1].path / "README.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ("runs/first/model", "first"),
+        ("runs/first/export/safetensors", "first"),
+        ("models/mine", "mine"),
+        ("a/hub-id", "hub-id"),
+    ],
+)
+def test_a_card_calls_what_a_run_made_by_the_name_of_the_run(tmp_path: Path, monkeypatch, base: str, name: str) -> None:
+    """Its folder is called `model` for all of them."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/first/model", "runs/first/export/safetensors", "models/mine"):
+        Path(folder).mkdir(parents=True)
+    Path("runs/first/run.json").write_text("{}")
+    assert called(base) == name and called(str(tmp_path / base)) == name
 
 
 def test_the_model_loads_in_plain_transformers(finished: tuple[Path, Artifact]) -> None:

@@ -104,6 +104,15 @@ def lasting(name: str) -> str:
     return name if _is_family(name) or is_hub_id(name) else str(Path(specific(name)).expanduser().resolve())
 
 
+def called(name: str) -> str:
+    """Return what people call a model that `locate` knows: of a run the name of its folder, for what it made is always `model`."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return folder.name
+    runs = (each.name for each in folder.resolve().parents if is_run(each))
+    return next(runs, folder.resolve().name)
+
+
 def package_of(name: str) -> str:
     """Return the package that brings a family of this name, where that is not installed and no folder bears the name."""
     return "" if _is_family(name) or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gym_core import Artifact, Run
-from gym_data.location import is_hub_id
+from gym_data.location import called, is_hub_id
 from gym_torch.observer import Observer, Progress
 
 
@@ -42,7 +41,7 @@ class ModelCard(Observer):
         recipe = yaml.safe_dump({key: canonical[key] for key in canonical if key != "output"}, sort_keys=False)
         return CARD.format(
             head=yaml.safe_dump(head, sort_keys=False).strip(),
-            name=Path(self.base).name,
+            name=called(self.base),
             method=method,
             article="An" if artifact.kind[:1] in "aeiou" else "A",
             kind=artifact.kind,
