@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,26 @@ def test_plain_transformers_loads_it_and_agrees(artifact: Artifact, tmp_path: Pa
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja", "certificate.json"} <= names
     certificate = json.loads((written / "certificate.json").read_text())
     assert certificate["max_difference"] == 0.0 and certificate["dtype"] == "float32"
+
+
+def test_the_card_comes_along_and_may_be_edited(artifact: Artifact, tmp_path: Path) -> None:
+    """It is written for readers: whoever adds a line before publishing changes nothing that was certified."""
+    exporter = SafetensorsExporter().build()
+    (artifact.path / "README.md").write_text("---\nlibrary_name: transformers\n---\n\n# Mine\n")
+    written = exporter.export(artifact, tmp_path / "export")
+    assert (written / "README.md").read_text() == (artifact.path / "README.md").read_text()
+    for folder in (written, artifact.path):
+        with (folder / "README.md").open("a") as card:
+            card.write("It answers questions about birds.\n")
+    assert exporter.verify(artifact, written)["status"] == "verified"
+
+
+def test_the_card_of_an_adapter_becomes_that_of_a_whole_model(artifact: Artifact, tmp_path: Path) -> None:
+    (artifact.path / "README.md").write_text("---\nlibrary_name: peft\ntags:\n- gym\n---\n\n# Mine\n\nAn adapter.\n")
+    Source(replace(artifact, kind="adapter")).carry_card(tmp_path)
+    told = "This is a whole model: what this card calls the adapter was added to its base."
+    wanted = f"---\nlibrary_name: transformers\ntags:\n- gym\n---\n\n{told}\n\n# Mine\n\nAn adapter.\n"
+    assert (tmp_path / "README.md").read_text() == wanted
 
 
 def test_shards_and_precision(artifact: Artifact, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def lasting(name: str) -> str:
 
 
 def called(name: str) -> str:
-    """Return what people call a model that `locate` knows: of a run the name of its folder, for what it made is always `model`."""
+    """Return what people call a model that `locate` knows: of a run the name of its folder, for all make a `model`."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         return folder.name

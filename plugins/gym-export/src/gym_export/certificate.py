@@ -15,6 +15,8 @@ from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import CERTIFICATE
 from gym_torch.model import fingerprint
 
+PROSE = (CERTIFICATE, "README.md")
+"""Files that are about a model and no part of it: whoever edits a card before publishing changes nothing that is certified."""
 VERIFIED, UNVERIFIED = "verified", "unverified"
 
 
@@ -26,8 +28,8 @@ def identity(artifact: Artifact) -> dict[str, str]:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in a folder, a certificate excepted."""
-    files = (file for file in path.rglob("*") if file.is_file() and file.name != CERTIFICATE)
+    """Return the SHA-256 of each file in a folder but those of `PROSE`."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.name not in PROSE)
     return {file.relative_to(path).as_posix(): fingerprint.of_file(file) for file in sorted(files)}
 
 
@@ -73,7 +75,7 @@ def check_files(path: Path, certificate: Mapping[str, Any]) -> None:
     found = {
         file.relative_to(path).as_posix(): _digest(file)
         for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name != CERTIFICATE
+        if file.is_file() and file.name not in PROSE
     }
     for name in sorted(wanted.keys() | found.keys()):
         if found.get(name) != wanted.get(name):

@@ -156,6 +156,19 @@ class Source:
                 )  # transformers takes files before those in the configuration, and these are another's
             copy_tokenizer(holder, into)
 
+    def carry_card(self, into: Path) -> None:
+        """Write the card of the artifact, where it has one, as that of a whole model."""
+        card = self.artifact.path / "README.md"
+        if not card.is_file():
+            return
+        text = card.read_text(encoding="utf-8", errors="replace")
+        if self.artifact.kind != "model":
+            head, mark, body = text.partition("\n---\n") if text.startswith("---\n") else ("", "", text)
+            head = head.replace("library_name: peft", "library_name: transformers")
+            added = f"\nThis is a whole model: what this card calls the {self.artifact.kind} was added to its base.\n"
+            text = head + mark + added + ("" if body.startswith("\n") else "\n") + body
+        (into / "README.md").write_text(text, encoding="utf-8")
+
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer, None where the model has none. Raises GymError where it cannot be read."""

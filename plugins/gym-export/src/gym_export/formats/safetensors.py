@@ -39,7 +39,7 @@ class Safetensors(Format):
         return source.numbers * self._dtype(source).itemsize
 
     def write(self, source: Source, into: Path) -> Mapping[str, Any]:
-        """Write configuration, weights and tokenizer; return a hash of each weight."""
+        """Write configuration, weights, tokenizer and card; return a hash of each weight."""
         whole, dtype = source.whole, self._dtype(source)
         plain = source.merged(dtype)
         model = whole.adapted.model
@@ -68,6 +68,7 @@ class Safetensors(Format):
             fitting = _fitting(plain.weights, dtype, str(source.artifact.path))
             digests = weight_shards.write(empty, fitting, into, most, spare)
         source.carry_tokenizer(into)
+        source.carry_card(into)
         return {"digests": digests, "dtype": str(dtype).removeprefix("torch.")}
 
     def weights(self, source: Source, path: Path, told: Mapping[str, Any]) -> Mapping[str, Any]:
