@@ -275,7 +275,8 @@ def test_ppo_samples_as_there() -> None:
     keys = RUN | {"stage": "ppo", "reward_model": "tiny"}
     usual: Any = load_recipe(keys).algorithm
     assert (usual.temperature, usual.top_p, usual.top_k) == (0.95, 0.7, 50)
-    assert (usual.max_new_tokens, usual.beta) == (1024, 0.2)
+    assert (usual.max_new_tokens, usual.beta, usual.vf_coef) == (1024, 0.2, 0.1)
+    assert (usual.kl_estimator, usual.kl_target, usual.kl_horizon) == ("k1_in_reward", 6.0, 10_000)
     given: Any = load_recipe(
         keys | {"temperature": 1.0, "max_new_tokens": 64, "beta": 0.1, "ppo_buffer_size": 2, "ppo_epochs": 3}
     ).algorithm
@@ -286,11 +287,27 @@ def test_ppo_samples_as_there() -> None:
     off: Any = load_recipe(keys | {"top_k": 0}).algorithm
     assert off.top_k == 0
     others = {"do_sample": False, "num_beams": 4, "repetition_penalty": 1.2}
-    adapted: Any = load_recipe(keys | {"ppo_target": 6.0}).algorithm
-    assert (adapted.beta, adapted.kl_target, adapted.kl_horizon) == (0.2, 6.0, 10_000)
+    assert (given.beta, given.kl_target) == (0.1, None)  # an option of ours means what it does here
+    adapted: Any = load_recipe(keys | {"ppo_target": 0.5}).algorithm
+    assert (adapted.beta, adapted.kl_target) == (0.2, 0.5)
     for key, value in {**others, "ppo_whiten_rewards": True}.items():
         with pytest.raises(RecipeError, match=r"only `"):
             load_recipe(keys | {key: value})
+
+
+def test_a_step_of_ppo_is_a_round_of_several() -> None:
+    keys = RUN | {"stage": "ppo", "reward_model": "tiny", "max_steps": 10, "save_steps": 5, "warmup_steps": 2}
+    for more, steps in (({}, 4), ({"ppo_epochs": 3, "ppo_buffer_size": 2}, 6), ({"max_steps": "10"}, 4)):
+        train = load_recipe(keys | {"logging_steps": 1, **more}).train
+        assert (train.max_steps, train.save_every, train.warmup, train.log_every) == tuple(
+            steps * there for there in (10, 5, 2, 1)
+        )
+    shared = load_recipe(
+        keys | {"save_steps": 0.1, "warmup_steps": 0, "warmup_ratio": 0.1, "save_strategy": "steps"}
+    ).train
+    assert (shared.save_every, shared.warmup) == (0.1, 0.1)
+    with pytest.raises(RecipeError, match="belongs to algorithm `ppo`"):
+        load_recipe(RUN | {"ppo_epochs": 3, "max_steps": 10})
 
 
 def test_an_attention_that_is_not_installed_is_said_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     for row in fitting:
         for key in row.together.split():
             beside.setdefault(key, []).append(row)
+    of_some = {row.key for row in table.keys}
     left = {}
     for key, value in flat.items():
         options = sorted({row.option for row in rows.get(key, ())})
@@ -67,7 +68,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         elif value is not None and options:
             _fill(sections, rows[key][0], value, found, said)
-        elif key not in beside and (
+        elif (key not in beside or (key in of_some and not options)) and (
             value is not None or not options
         ):  # of a key without a value the kernel asks the name
             left[key] = value

@@ -6,6 +6,7 @@ from typing import Any
 
 from gym_llamafactory.keys.convert import only
 from gym_llamafactory.keys.quantization import quantizer
+from gym_llamafactory.keys.run import PPO_EPOCHS
 from gym_llamafactory.table import Choice, Key, Keys
 
 _REFERENCED = (
@@ -88,10 +89,11 @@ class AlgorithmKeys(Keys):
         Key("temperature", "algorithm.temperature", "ppo", float, 0.95),
         Key("top_p", "algorithm.top_p", "ppo", float, 0.7),
         Key("ppo_buffer_size", "algorithm.num_mini_batches", "ppo", int, 1),
-        Key("ppo_epochs", "algorithm.num_iterations", "ppo", int, 4),
+        Key("ppo_epochs", "algorithm.num_iterations", "ppo", int, PPO_EPOCHS),
         Key("ppo_score_norm", "algorithm.beta", "ppo", only(False)),
         Key("ppo_whiten_rewards", "algorithm.beta", "ppo", only(False)),
-        Key("ppo_target", "algorithm.kl_target", "ppo", float),
+        Key("ppo_target", "algorithm.kl_target", "ppo", float, 6.0, unless="beta"),
         Key("", "algorithm.beta", "ppo", default=0.2),
+        Key("", "algorithm.vf_coef", "ppo", default=0.1),
         Key("reward_model", "algorithm.rewards", _REINFORCED, _reward, together="reward_model_quantization_bit"),
     )

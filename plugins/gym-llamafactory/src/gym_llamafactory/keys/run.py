@@ -10,11 +10,27 @@ from gym_llamafactory.table import Key, Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
 _SAVED, EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by being left out
+PPO_EPOCHS = 4  #: what `ppo_epochs` means by being left out
+_ROUND = "stage ppo_epochs ppo_buffer_size"  #: what says how many optimizer steps a step of PPO has
 _LOGGED = 500  #: what `logging_steps` means by being left out
 _FP16 = (
     "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
 )
 _CHECKPOINTED = {"full": True, "selective": "selective"}  #: what Megatron computes again, as here
+
+
+def counted(convert: Callable[..., float | None]) -> Callable[..., float | None]:
+    """Return the same for a key that counts steps: with `stage: ppo` one is a round there, of several optimizer steps here."""
+
+    def converted(
+        value: Any, stage: Any = None, ppo_epochs: Any = None, ppo_buffer_size: Any = None, **more: Any
+    ) -> float | None:
+        found = convert(value, **more)
+        if found is None or float(found) < 1 or str(stage).lower() != "ppo":
+            return found
+        return int(found) * int(ppo_epochs or PPO_EPOCHS) * int(ppo_buffer_size or 1)
+
+    return converted
 
 
 def evaluations(
@@ -181,13 +197,13 @@ class RunKeys(Keys):
 
     keys = (
         Key("num_train_epochs", "train.epochs", default=EPOCHS),
-        Key("max_steps", "train.max_steps", convert=positive),
+        Key("max_steps", "train.max_steps", convert=counted(positive), together=_ROUND),
         Key("per_device_train_batch_size", "train.batch_size", default=8, unless="batch_tokens"),
         Key("per_gpu_train_batch_size", "train.batch_size"),
         Key("gradient_accumulation_steps", "train.accumulate"),
         Key("learning_rate", "train.learning_rate", convert=float),
         Key("warmup_ratio", "train.warmup", convert=warmup_ratio, together="lr_scheduler_type warmup_steps"),
-        Key("warmup_steps", "train.warmup", convert=warmup_steps, together="lr_scheduler_type"),
+        Key("warmup_steps", "train.warmup", convert=counted(warmup_steps), together=f"lr_scheduler_type {_ROUND}"),
         Key(
             "max_grad_norm",
             "train.max_grad_norm",
@@ -216,13 +232,13 @@ class RunKeys(Keys):
         ),
         Key("seed", "train.seed", default=42),
         Key("disable_shuffling", "train.shuffle", convert=NOT),
-        Key("logging_steps", "train.log_every", convert=whole, default=_LOGGED),
+        Key("logging_steps", "train.log_every", convert=counted(whole), default=_LOGGED, together=_ROUND),
         Key(
             "eval_strategy",
             "train.eval_every",
-            convert=evaluations,
+            convert=counted(evaluations),
             default="no",
-            together="eval_steps logging_steps num_train_epochs max_steps",
+            together=f"eval_steps logging_steps num_train_epochs max_steps {_ROUND}",
         ),
         Key("do_train", "train.eval_every", convert=training),
         Key("do_eval", "train.eval_every", convert=beside_training("leave it out", ""), together="do_train"),
@@ -236,9 +252,9 @@ class RunKeys(Keys):
         Key(
             "save_strategy",
             "train.save_every",
-            convert=checkpoints,
+            convert=counted(checkpoints),
             default="steps",
-            together="save_steps num_train_epochs max_steps",
+            together=f"save_steps num_train_epochs max_steps {_ROUND}",
         ),
         Key("save_total_limit", "train.keep_last", convert=kept, default=0),
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
