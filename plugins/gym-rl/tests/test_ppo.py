@@ -188,13 +188,15 @@ LORA = {"name": "lora", "rank": 4}
 
 
 @pytest.mark.parametrize(
-    ("separate", "adapter"), [(False, LORA), (True, LORA), (True, None)], ids=["head-lora", "model-lora", "model-full"]
+    ("separate", "adapter", "warmup"),
+    [(False, LORA, 0), (True, LORA, 0), (True, None, 0), (True, None, 1)],
+    ids=["head-lora", "model-lora", "model-full", "in the warm-up"],
 )
 def test_crashed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
-    tmp_path: Path, adapter: Any, separate: bool
+    tmp_path: Path, adapter: Any, separate: bool, warmup: int
 ) -> None:
     bench = Bench(tmp_path)
-    algorithm = {"critic": str(bench.model(1))} if separate else {}
+    algorithm = ({"critic": str(bench.model(1))} if separate else {}) | {"critic_warmup": warmup}
     made = recipe(bench, algorithm, save_every=3) | ({"adapter": adapter} if adapter else {})
     whole = bench.run(made, "whole").outcome.artifact.path
     folder = whole / "critic" if separate else whole
@@ -212,6 +214,47 @@ def test_crashed_in_the_middle_of_a_round_and_resumed_it_is_the_same(
     assert {"columns/values", "columns/returns"} <= load_file(checkpoint / "source.safetensors").keys()
     resumed = execute(again).artifact.path
     assert fingerprint(resumed, ".safetensors") == fingerprint(whole, ".safetensors")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
+@pytest.mark.parametrize("separate", [False, True], ids=["head", "model"])
+def test_the_critic_alone_learns_in_its_warm_up(tmp_path: Path, separate: bool, optimizer: str) -> None:
+    """Neither its own loss nor decay, KL and entropy move the policy; the critic learns as it would beside a policy at rest."""
+    bench = Bench(tmp_path)
+    options = {"critic": str(bench.model(1))} if separate else {}
+    made = recipe(bench, options | {"critic_warmup": 2, "num_mini_batches": 2, "beta": 0.1, "entropy_coef": 0.1})
+    made |= {"optimizer": {"name": optimizer, "weight_decay": 0.1}}
+    first = load_file(bench.model() / "model.safetensors")
+    for steps, rests in ((4, True), (6, False)):
+        made["train"] = made["train"] | {"max_steps": steps}
+        run = bench.run(made, f"{steps}")
+        folder = run.outcome.artifact.path
+        left = load_file(folder / "model.safetensors")
+        assert all(torch.equal(left[name], weight) for name, weight in first.items()) == rests
+        critic = ScalarHead.read(folder / "critic" if separate else folder)
+        assert critic.weight.abs().max() > 0
+    assert run.series("ratio/abs_dev")[:4] == pytest.approx([0.0] * 4, abs=1e-5)
+    assert run.series("steps_without_update") == [0.0] * 6
+
+
+def test_a_warm_up_leaves_the_norm_of_the_policy_out(tmp_path: Path) -> None:
+    """A step of the warm-up is that of a value head alone over fixed states: its gradient is all that is clipped."""
+    bench = Bench(tmp_path)
+    made = recipe(bench, {"critic_warmup": 1, "num_mini_batches": 1}, max_steps=1, max_grad_norm=0.0)
+    made |= {"optimizer": {"name": "sgd", "weight_decay": 0.0}, "scheduler": "constant"}
+    made["train"] = made["train"] | {"learning_rate": 1.0}
+    run = bench.run(made)
+    head = ScalarHead.read(run.outcome.artifact.path)
+    moved = torch.cat([head.weight.flatten(), head.bias]).norm().item()
+    assert run.series("grad_norm") == [pytest.approx(moved, rel=1e-5)]
+
+
+def test_a_warm_up_of_nothing_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(GymError, match="has it learn nothing"):
+        load_recipe(recipe(bench, {"critic_warmup": 1, "vf_coef": 0.0}))
+    with pytest.raises(GymError, match="moves the policy with the critic"):
+        bench.run(recipe(bench, {"critic_warmup": 1}) | {"optimizer": {"name": "lomo"}})
 
 
 def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ class Step(Generic[E_co]):
         default_factory=dict
     )  #: to be logged beside the loss; the same in every process
     idle: bool = False  #: nothing in it is to be trained on; the same in every process
+    only_beside: bool = False
+    """Only what is trained beside the model moves, `gym_torch.policy.Policy.auxiliary`; the model rests. The same in every
+    process. No optimizer can take it that works in the backward pass."""
 
 
 class Source(ABC):

@@ -192,6 +192,10 @@ class PolicyGradient(TorchAlgorithm):
         """Return the functions that an environment offers."""
         return self.environment.tools() if self.environment else ()
 
+    def only_beside(self, number: int) -> bool:
+        """Whether round `number`, from 0, trains only what is beside the model, such as a critic, and not the policy."""
+        return False
+
     def generated(self) -> int:
         """Return the most tokens of a completion."""
         return self.max_new_tokens

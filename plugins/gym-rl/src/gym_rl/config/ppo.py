@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from gym_core import Recipe, RecipeError
 from gym_data.location import ModelName
+from gym_optim.kinds import Optimizer
 from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
 from gym_torch.config import Further
+from gym_torch.kinds import part
 
 
 class PPO(ClippedPolicyGradient):
@@ -29,6 +32,9 @@ class PPO(ClippedPolicyGradient):
     critic: ModelName | None = None
     """Critic (value model): a family, a folder or a Hub id, perhaps with a value head beside its weights. It is loaded beside the
     policy and trained with the same adapter. Without one, a value head on the hidden states of the policy."""
+    critic_warmup: NonNegativeInt = 0
+    """Critic warm-up: rounds at the beginning in which the critic alone learns, and the policy stays as it was
+    (`critic_warmup` in verl, `freezing_actor_steps` in OpenRLHF)."""
     vf_coef: Annotated[float, Field(ge=0)] = 0.5
     """Value function coefficient: weight of the value loss beside the policy loss."""
     cliprange_value: Annotated[float, Field(gt=0)] = 0.2
@@ -37,6 +43,27 @@ class PPO(ClippedPolicyGradient):
     """Discount factor (gamma) of the rewards, for each token."""
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """GAE lambda: 0 takes the one-step TD error as the advantage, 1 the return minus the value (`lam` in TRL)."""
+
+    @model_validator(mode="after")
+    def _warms_up(self) -> Self:
+        if self.critic_warmup and not self.vf_coef:
+            raise ValueError("`critic_warmup` has the critic alone learn, and `vf_coef: 0` has it learn nothing")
+        return self
+
+    def only_beside(self, number: int) -> bool:
+        """Return whether the round is one of the warm-up."""
+        return number < self.critic_warmup
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Raise RecipeError where an optimizer would move the policy in the warm-up; and what the base raises."""
+        super().check_recipe(recipe)
+        optimizer = part(recipe, Optimizer)
+        if self.critic_warmup and optimizer and optimizer.updates_in_backward():
+            raise RecipeError(
+                "an optimizer in the backward pass moves the policy with the critic",
+                key="algorithm.critic_warmup",
+                fix="leave it out, or set another `optimizer`, such as adamw",
+            )
 
     def further(self) -> Sequence[Further]:
         """Add a critic of its own."""

@@ -86,7 +86,8 @@ class Rollouts(Source):
                 self.experience, self.metrics = self._round(number, rank, world)
                 self.keep(self.experience, (first + 1, min(end, self.total)))
             made = self.mini_batches.step(self.experience, part, (self.first_prompt, self.next_prompt), rank, world)
-            yield replace(made, metrics={**self.metrics, **made.metrics})
+            only_beside = self.config.only_beside(number)
+            yield replace(made, metrics={**self.metrics, **made.metrics}, only_beside=only_beside)
 
     def extend(self, state: Mapping[str, Any], step: int) -> None:
         """Go on behind the last prompt of a shorter plan that was carried out, whose last round the data may have cut short."""

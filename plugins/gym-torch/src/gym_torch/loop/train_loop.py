@@ -13,10 +13,11 @@ from functools import partial
 from signal import SIGINT, SIGTERM
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gym_core import Interrupted
 from gym_optim.promises import named, promised
+from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contract_checks import check_names
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
@@ -128,8 +129,8 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     Raises GymError where the loss or a gradient is not finite, and then changes nothing.
     """
     train, progress = job.train, job.progress
-    trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
-    norm = job.spread.clip(trained, train.max_grad_norm)
+    moved, resting = divided(job, step)
+    norm = job.spread.clip(moved, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
     *local, norm_value = torch.cat([metrics.numbers(), norm.flatten()]).tolist()
     values = metrics.reduced(job.accelerator, local)
@@ -143,8 +144,12 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
         if job.last is None and job.optimizer_config.keeps_gradients():
             policy = job.accelerator.unwrap_model(job.policy)
             tell_unreached(policy, replicated=policy is not job.policy)
+        for weight in resting:  # of what has no gradient an optimizer moves nothing, its momentum and decay included
+            weight.grad = None
         job.optimizer.step()
         for part in job.parts:
+            if step.only_beside and not isinstance(part, AuxiliaryModule):
+                continue
             part.after_step(progress.step + 1, progress.total)
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
@@ -157,6 +162,15 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     values |= step.metrics
     values |= {"grad_norm": norm_value, "tokens": whole.tokens, "seconds": seconds}
     job.window.add(values if learnt else values | {UNLEARNT: 1.0}, metrics.largest)
+
+
+def divided(job: Job, step: Step) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters that a step moves, and those that rest in it."""
+    trained = [weight for group in job.optimizer.param_groups for weight in group["params"]]
+    if not step.only_beside:
+        return trained, []
+    beside = set(job.accelerator.unwrap_model(job.policy).auxiliary.parameters())
+    return [weight for weight in trained if weight in beside], [weight for weight in trained if weight not in beside]
 
 
 def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: StepMetrics) -> None:
