@@ -196,6 +196,7 @@ def test_a_second_copy_in_bf16_says_what_the_policy_says(tmp_path: Path, model_p
     AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).save_pretrained(stored)
     found = trained(tmp_path, stored, "left out", adapter, precision="bf16", max_steps=1)
     assert found.series("kl") == [0.0] and found.series("rewards/margins") == [0.0]
+    assert not (found.outcome.output / "reference").exists(), "a whole model was written that nobody reads"
 
 
 @pytest.mark.parametrize(

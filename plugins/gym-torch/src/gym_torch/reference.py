@@ -69,7 +69,7 @@ def left_out(adapted: AdaptedModel, recipe: Recipe) -> Callable[[], AbstractCont
 
 def keep_start(adapted: AdaptedModel, model: LoadedModel, run: Run) -> None:
     """Write the initial values of an adapter that changes the model from the start into the directory of the run."""
-    if left_out(adapted, run.recipe):
+    if starts_unchanged(run.recipe) or adapted.at_start:  # what began as the base itself is loaded from where that lies
         return
     path = run.output / START
 
