@@ -197,7 +197,8 @@ def test_a_folder_of_peft_is_no_whole_model(tmp_path):
     folder = model(tmp_path / "peft", "adapter_config.json", "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     assert artifact_at(str(folder)).base == "org/base"
-    assert "of org/base" in refuse(str(folder))
+    said = refuse(str(folder))
+    assert "of org/base" in said and f"`gym export {folder} --into FOLDER`" in said  # no run made it
     (folder / "adapter_config.json").write_text("[]")
     assert "no configuration of an adapter" in refuse(str(folder))
 

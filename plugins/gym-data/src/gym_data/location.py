@@ -63,7 +63,8 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
 def _no_model(found: Artifact, name: str, key: str) -> RecipeError:
     of = f" of {found.base}" if found.base else ""
     why = f"holds {'a' if found.kind == 'delta' else 'an'} {found.kind}{of}, not a whole model"
-    export = f"`gym export {name}` writes a whole model, to name here"
+    into = "" if is_run(Path(name).expanduser()) else " --into FOLDER"  # only a run has a place of its own for it
+    export = f"`gym export {name}{into}` writes a whole model, to name here"
     going_on = f"; to go on with it: `model: {found.base}`, `adapter: {{name: lora, adapter_name_or_path: {name}}}`"
     trains = found.base and key == "model.path"
     known = {"adapter": export + going_on if trains else export, "delta": export}
