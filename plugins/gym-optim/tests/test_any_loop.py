@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 import gym_optim
 from gym_core import GymError
+from gym_optim import parameter_groups
 
 HELPERS = {"Averaging", "InBackward", "lora_plus_groups", "paged_adamw_8bit", "parameter_groups"}
 KINDS = {name: getattr(gym_optim, name) for name in gym_optim.__all__ if name not in HELPERS}
@@ -191,6 +192,26 @@ def test_a_group_is_held_to_the_ranges_too() -> None:
     for wrong in ({"lr": -1.0}, {"betas": (0.9, 2.0)}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError, match="Invalid"):
             optimizer.add_param_group({"params": [other], **wrong})
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "lora_plus"])
+def test_groups_may_come_later(name: str) -> None:
+    """They train as they do where they were there from the start; `lora_plus` returns an AdamW, whose groups have their rates."""
+    found = []
+    for late in (False, True):
+        model = model_for(name)
+        groups = parameter_groups(model)
+        first, second = (
+            [{**group, "params": part} for group in groups if (part := [it for it in group["params"] if keep(it[0])])]
+            for keep in (lambda path: "layers.1." not in path, lambda path: "layers.1." in path)
+        )
+        optimizer = made(name, first if late else first + second, lr=0.01)
+        for group in second if late else ():
+            optimizer.add_param_group(group)
+        for number in range(5):
+            step(model, optimizer, number)
+        found.append(weights(model))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("name", KINDS)

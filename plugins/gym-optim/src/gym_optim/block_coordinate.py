@@ -33,22 +33,27 @@ class BlockCoordinate(BaseOptimizer):
         Raises ValueError for an option out of range, and GymError for parameters without names, and where several processes
         train: their gradients would be exchanged before it is known which are needed, and the norm over all would be another.
         """
-        super().__init__(params, lr, **options)
         self._block: dict[Tensor, str | None] = {}
-        for group in self.param_groups:
-            if "param_names" not in group:
-                raise GymError(
-                    f"{type(self).__name__} tells layers by the names of parameters",
-                    key="params",
-                    fix="give the model, or (name, parameter)",
-                )
-            for name, parameter in zip(group["param_names"], group["params"], strict=True):
-                self._block[parameter] = self.block(group, name)
-                call_when_ready(parameter, self._gradient_ready)
+        super().__init__(params, lr, **options)
         several = torch.distributed.is_available() and torch.distributed.is_initialized()
         if several and torch.distributed.get_world_size() > 1:
             raise GymError(f"{type(self).__name__} trains in one process", key="optimizer", fix="set --nproc 1")
         self._period, self._working = -1, frozenset[str]()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add named parameters, whose blocks work when their turn comes. Raises what `__init__` raises of them."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if "param_names" not in group:
+            raise GymError(
+                f"{type(self).__name__} tells layers by the names of parameters",
+                key="params",
+                fix="give the model, or (name, parameter)",
+            )
+        for name, parameter in zip(group["param_names"], group["params"], strict=True):
+            self._block[parameter] = self.block(group, name)
+            call_when_ready(parameter, self._gradient_ready)
+        self._period = -1  # what works is chosen among all blocks there are
 
     def block(self, group: dict[str, Any], name: str) -> str | None:
         """Return the block of a parameter: its layer, or "" for what stands outside; None for what rests all the time."""

@@ -34,14 +34,24 @@ class InBackward(torch.optim.Optimizer):
                 key="optimizer",
                 fix="use it as it is, or an optimizer whose state is each parameter's own: AdamW, GaLore, Adafactor",
             )
-        super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.optimizer, self.state = optimizer, optimizer.state
+        self.optimizer = optimizer
         self._updated: set[Tensor] = set()
         self._group_of: dict[Tensor, int] = {}
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.state = optimizer.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as the optimizer adds them that is used. Raises what that raises."""
+        if any(param_group is group for group in self.optimizer.param_groups):  # one that it came with
+            super().add_param_group(param_group)
+        else:
+            self.optimizer.param_groups = self.param_groups
+            self.optimizer.add_param_group(param_group)
         for number, group in enumerate(self.param_groups):
             for parameter in group["params"]:
-                self._group_of[parameter] = number
-                call_when_ready(parameter, self._gradient_ready)
+                if parameter not in self._group_of:
+                    self._group_of[parameter] = number
+                    call_when_ready(parameter, self._gradient_ready)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """End a step."""

@@ -31,13 +31,19 @@ class LoRAPro(BaseOptimizer):
         """
         scaling = options.get("scaling")
         groups = [group | ({} if scaling is None else {"scaling": scaling}) for group in named_groups(params)]
+        self._pairs: dict[Tensor, Tensor] = {}  # A to B
         super().__init__(groups, lr, **options)
+        if not self._pairs:
+            raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add named parameters. Raises what `__init__` raises of them."""
+        super().add_param_group(param_group)
         named = {
             name: (parameter, group["scaling"], number)
             for number, group in enumerate(self.param_groups)
             for name, parameter in zip(group["param_names"], group["params"], strict=True)
         }
-        self._pairs: dict[Tensor, Tensor] = {}  # A to B
         for name, (parameter, factor, own) in named.items():
             other, _, there = named.get(name.replace("lora_A", "lora_B"), (None, None, own))
             if "lora_A" in name.split(".") and other is not None and parameter.dim() == other.dim() == 2:
@@ -54,8 +60,8 @@ class LoRAPro(BaseOptimizer):
                         key="params",
                         fix="have both in one group: they have one learning rate",
                     )
-        if not self._pairs or any("lora_E" in name.split(".") for name in named):
-            raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
+            if "lora_E" in name.split("."):
+                raise GymError("LoRA-Pro finds no LoRA adapter", key="optimizer", fix="set adapter: lora")
         self._second = {*self._pairs.values()}
 
     @torch.no_grad()
