@@ -155,9 +155,10 @@ def test_of_a_model_embeddings_head_and_vectors_are_adamws() -> None:
     assert roles["vector"]["weight_decay"] == 0 and roles["matrix"]["weight_decay"] == 0.5
 
 
+NO_PAIRS = ((0.9,), 0.9, None, (0.9, 0.9, 0.9), "ab")
 WRONG = {
-    "lr": (-1.0, float("nan"), float("inf")),
-    "betas": ((2.0, 0.9), (0.9, 1.0), (-0.1, 0.9)),
+    "lr": (-1.0, float("nan"), float("inf"), "x"),
+    "betas": ((2.0, 0.9), (0.9, 1.0), (-0.1, 0.9), *NO_PAIRS),
     "momentum": (-0.1, 1.0),
     "eps": (-1.0, float("nan")),
     "d": (0.0,),
@@ -181,7 +182,8 @@ def test_what_is_out_of_range_is_refused(name: str) -> None:
     known = arguments(name) - FLAGS
     assert known <= WRONG.keys(), "every option is tried"
     for option in known:
-        for value in WRONG[option] if option != "eps" or name not in ("Adafactor", "adalomo") else ((-1.0, 1e-3),):
+        factored = option == "eps" and name in ("Adafactor", "adalomo")
+        for value in ((-1.0, 1e-3), *NO_PAIRS) if factored else WRONG[option]:
             with pytest.raises(ValueError, match="Invalid"):
                 made(name, model, **{option: value})
 

@@ -131,8 +131,8 @@ def as_groups(params: Parameters) -> Any:
 def named_groups(params: Parameters) -> list[dict[str, Any]]:
     """Return groups of named parameters; raises GymError where names are missing."""
     given = list(as_groups(params))
-    groups = [{**group, "params": list(group["params"])} for group in given] if isinstance(given[0], dict) else []
-    groups = groups or [{"params": given}]
+    grouped = bool(given) and isinstance(given[0], dict)
+    groups = [{**group, "params": list(group["params"])} for group in given] if grouped else [{"params": given}]
     if not all(isinstance(item, tuple) for group in groups for item in group["params"]):
         raise GymError(
             "LoRA pairs are told by the names of parameters", key="params", fix="give the model, or (name, parameter)"
@@ -142,8 +142,12 @@ def named_groups(params: Parameters) -> list[dict[str, Any]]:
 
 def checked_options(options: type[OptimizerConfig], group: Mapping[str, Any]) -> OptimizerConfig:
     """Return what a group of parameters chooses. Raises ValueError for a learning rate or an option out of range."""
-    if not 0 <= group["lr"] < inf:
-        raise ValueError(f"Invalid learning rate: {group['lr']}")
+    rate = group["lr"]
+    if not isinstance(rate, float | int | Tensor) or not 0 <= rate < inf:
+        raise ValueError(f"Invalid learning rate: {rate}")
+    for key, places in options.places().items():
+        if key in group and not (isinstance(group[key], list | tuple) and len(group[key]) == places):
+            raise ValueError(f"Invalid {key} of {options.__name__}, {group[key]!r}: it takes {places} numbers")
     try:
         return options.from_keywords(group)
     except ValidationError as error:

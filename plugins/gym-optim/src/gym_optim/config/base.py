@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Annotated, Any, ClassVar, Self
@@ -49,6 +50,14 @@ class OptimizerConfig(Optimizer):
             value = getattr(self, name)
             found[key] = value if place is None else (*found.get(key, ()), value)
         return found
+
+    @classmethod
+    def places(cls) -> dict[str, int]:
+        """Return how many numbers an argument of torch's optimizers holds, for each that holds several options."""
+        found = [
+            key for name, (key, place) in cls.torch_names.items() if name in cls.model_fields and place is not None
+        ]
+        return dict(Counter(found))
 
     @classmethod
     def torch_options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
