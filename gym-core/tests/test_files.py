@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 import threading
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gym_core.files import replacing, write_atomically
+from gym_core.outputlock import OutputLock
 
 
 def test_two_writers_at_once_leave_one_whole_text(tmp_path: Path) -> None:
@@ -50,6 +53,21 @@ def test_what_raises_leaves_the_old_and_nothing_beside_it(tmp_path: Path) -> Non
         (building / "weights").write_text("new")
     assert [found.name for found in tmp_path.iterdir()] == ["model"]
     assert (path / "weights").read_text() == "old"
+
+
+def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError) as raised:
+        write_atomically(path, "{}")
+    assert raised.value.filename == str(path)
+    with pytest.raises(OSError) as raised, OutputLock(tmp_path):
+        pass
+    assert raised.value.filename == str(tmp_path / ".lock")
 
 
 def test_alone_it_removes_what_killed_writers_left_and_nothing_else(tmp_path: Path) -> None:

@@ -41,8 +41,19 @@ def replacing(path: Path, alone: bool = False) -> Iterator[Path]:
 
 def write_atomically(path: Path, text: str, alone: bool = False) -> None:
     """Write a text file atomically: readers find the old or the new text, also after a crash."""
-    with replacing(path, alone) as building:
+    with naming(path), replacing(path, alone) as building:
         building.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of the block name a file: one of writing or closing it, as on a full disk, names none by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gym_core.errors import BusyError, RecipeError
+from gym_core.files import naming
 
 
 class OutputLock:
@@ -55,9 +56,10 @@ class OutputLock:
         self._close()
 
     def _write(self, holder: dict[str, object]) -> None:
-        os.ftruncate(self._file, 0)
-        os.lseek(self._file, 0, os.SEEK_SET)
-        os.write(self._file, json.dumps(holder).encode())
+        with naming(self.directory / self.NAME):
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            os.write(self._file, json.dumps(holder).encode())
 
     def _holder(self) -> str:
         words = os.read(self._file, 200).decode("utf-8", "replace").replace('"', "").strip("{}")

@@ -15,6 +15,7 @@ from gym_torch_bench import Memory, make_run, metrics, same, train, weights
 
 from gym_testkit import warm
 from gym_torch.checkpoints.checkpoint_folders import problem
+from gym_torch.loop.callbacks.json_lines_base import JsonLines
 
 HERE = Path(__file__).parent
 
@@ -75,3 +76,9 @@ def test_a_file_that_may_not_grow(model_path: Path, whole: Path, tmp_path: Path,
     train(make_run(model_path, tmp_path, Memory(held_out=6), **SETTINGS))
     assert same(weights(tmp_path), weights(whole))
     assert metrics(tmp_path) == metrics(whole)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_metrics_that_do_not_fit_are_named() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        JsonLines(Path("/dev/full")).append({"step": 1})

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gym_core.files import naming
 from gym_core.record import plain
 from gym_torch.observer import Observer, Progress
 
@@ -27,12 +28,12 @@ class JsonLines(Observer):
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line, whole; a number that is not finite is null."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(record)) + "\n")
 
     def saving(self, progress: Progress) -> None:
         """Bring all lines to the disk before the checkpoint that counts on them."""
-        with self.path.open("rb") as file:
+        with naming(self.path), self.path.open("rb") as file:
             os.fsync(file.fileno())
 
     def state_dict(self) -> dict[str, Any]:
