@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gym_core import Recipe, RecipeError
 from gym_data.kinds import Data
 from gym_data.location import ModelName
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
+from gym_torch.following_config import MIXUP_ALPHA, MixupAlpha, SyncSteps, check_follows, check_mixture
 from gym_torch.kinds import part
 
 
@@ -47,13 +48,39 @@ class PreferenceAlgorithm(TorchAlgorithm):
         return True
 
 
-class WithReference(PreferenceAlgorithm):
+class Referenced(PreferenceAlgorithm):
     """Base of those that measure responses against a reference: the model as it was before training, or another one."""
 
     referenced: ClassVar[bool] = True
 
     ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
+    ref_model_sync_steps: SyncSteps = None
+    ref_model_mixup_alpha: MixupAlpha = MIXUP_ALPHA
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Refuse a reference that is to follow weights that it does not have."""
+        super().check_recipe(recipe)
+        check_follows(recipe, self.ref_model_sync_steps)
+
+    def further(self) -> Sequence[Further]:
+        """Return the reference, which is asked in every step."""
+        return (Further(self.ref_model, follows=self.follows),)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the reference follows the policy."""
+        return self.ref_model_sync_steps is not None
+
+    @model_validator(mode="after")
+    def _mixes(self) -> Self:
+        check_mixture(self.ref_model_sync_steps, self.ref_model_mixup_alpha)
+        return self
+
+
+class WithReference(Referenced):
+    """Base of those that need of a reference one number for each token, which can be asked for before training."""
+
     precompute_ref_log_probs: bool | Literal["auto"] = "auto"
     """Precompute reference log-probabilities: score all samples once before training and free the reference, rather than score
     each batch in its step. `auto`: where it would be a second model in memory, or score the same samples several times."""
@@ -71,7 +98,16 @@ class WithReference(PreferenceAlgorithm):
 
     def further(self) -> Sequence[Further]:
         """Return the reference, which may be let go of before the first step."""
-        return (Further(self.ref_model, stays=self.precompute_ref_log_probs is False),)
+        stays = self.follows or self.precompute_ref_log_probs is False
+        return (Further(self.ref_model, stays=stays, follows=self.follows),)
+
+    @model_validator(mode="after")
+    def _asked_again(self) -> Self:
+        if self.follows and self.precompute_ref_log_probs is True:
+            raise ValueError(
+                "`precompute_ref_log_probs` asks the reference once, and with `ref_model_sync_steps` it changes: leave one out"
+            )
+        return self
 
 
 class PairwisePreference(PreferenceAlgorithm):

@@ -53,7 +53,8 @@ class ReferenceLogProbs:
         """
         again = int(self.order.bounds[-1]) > len(self.parts.data.train)  # whether responses come more than once
         asked, further = self.parts.config.precompute_ref_log_probs, self._named or not self.reference.without
-        if not ((further or again) if asked == "auto" else asked):
+        pays = (further or again) and not self.parts.config.follows
+        if not (pays if asked == "auto" else asked):
             return
         self.reference.let_go()
         objective = self.parts.objective

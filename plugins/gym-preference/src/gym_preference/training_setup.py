@@ -12,6 +12,7 @@ from gym_preference.likelihood_displacement import LikelihoodDisplacement
 from gym_preference.objective import PreferenceObjective
 from gym_preference.precompute_ref_log_probs import ReferenceLogProbs, Used
 from gym_torch.contribution import Contribution, Parts, dataset, held_out_loss, samples
+from gym_torch.following_reference import followed
 from gym_torch.loop.job import Job
 from gym_torch.loop.prepared_data import streams
 from gym_torch.observer import Observer
@@ -25,10 +26,10 @@ def preferences(parts: Parts[PreferenceAlgorithm, PreferenceObjective[Any], Poli
     if streams(parts.run.recipe):  # nobody has seen them all: the reference is asked in every step
         if parts.references:
             (parts.objective.reference,) = parts.references
-        return Contribution(parts.objective, samples(parts), evaluation, watches)
+        return Contribution(parts.objective, followed(parts, samples(parts)), evaluation, watches)
     order = dataset(parts)
     after = referred(parts, order, lambda: used(parts, order))
-    return Contribution(parts.objective, order, evaluation, watches, after_resume=after)
+    return Contribution(parts.objective, followed(parts, order), evaluation, watches, after_resume=after)
 
 
 def referred(

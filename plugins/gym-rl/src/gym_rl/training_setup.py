@@ -37,7 +37,7 @@ from gym_torch.console import say, warn
 from gym_torch.contract_checks import promised
 from gym_torch.contribution import Contribution, Parts
 from gym_torch.distributed.strategies import shards
-from gym_torch.following_reference import FollowingReference
+from gym_torch.following_reference import followed
 from gym_torch.kinds import part
 from gym_torch.model.expert_routing import Routers
 from gym_torch.observer import Observer, Progress
@@ -87,7 +87,7 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
         generator = RolloutGenerator(config, parts.data.train, engine, tokenizer, rewards, seed, *processes, multi_turn)
         scores = RoundScores(parts, {**passes(parts, engine), **more})
         fingerprint = parts.data.fingerprint
-        stages = scores.columns, log.round, scores.sampled, following(parts)
+        stages = scores.columns, log.round, scores.sampled
         source = Rollouts(generator, parts.train, parts.layout, fingerprint, *stages)
         evaluation, held_out = None, parts.data.validation
         if held_out:
@@ -97,7 +97,7 @@ def scored_rollouts(parts: Parts[Any, Any, Any, Prompt], more: Mapping[str, Pass
             )
             evaluation = RewardEvaluation(generator, partial(log.held_out, held_out))
         resources = [stack.pop_all()]
-    return Contribution(parts.objective, source, evaluation, [FailedRewards(source)], resources)
+    return Contribution(parts.objective, followed(parts, source), evaluation, [FailedRewards(source)], resources)
 
 
 def build_engine(parts: RLParts, tokenizer: Tokenizer) -> RolloutEngine:
@@ -136,15 +136,6 @@ def passes(parts: RLParts, engine: RolloutEngine) -> dict[str, Pass]:
     for score in () if parts.config.full_kl else parts.references:
         found["ref_log_probs"] = reference_pass(score)
     return found
-
-
-def following(parts: RLParts) -> FollowingReference | None:
-    """Return what moves the reference of a run, where it follows the policy."""
-    config = parts.config
-    if config.ref_model_sync_steps is None:
-        return None
-    (reference,) = parts.references
-    return FollowingReference(reference, config.ref_model_sync_steps, config.ref_model_mixup_alpha)
 
 
 def reference_pass(score: Callable[[Any], Tensor]) -> Pass:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from gym_data.location import ModelName
-from gym_preference.config import PairwisePreference
-from gym_torch.config import Further
+from gym_preference.config import PairwisePreference, Referenced
 
 
-class TDPO1(PairwisePreference):
+class TDPO1(Referenced, PairwisePreference):
     """Token-level DPO: the chosen response may take the policy as far from its reference as the rejected one does.
 
         loss = -log sigmoid(beta (w - l - (K_l - K_w)))
@@ -31,10 +29,6 @@ class TDPO1(PairwisePreference):
     ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training. Its whole distribution of
     each token is compared, so its log-probabilities cannot be precomputed."""
-
-    def further(self) -> Sequence[Further]:
-        """Return the reference."""
-        return (Further(self.ref_model),)
 
 
 class TDPO2(TDPO1):

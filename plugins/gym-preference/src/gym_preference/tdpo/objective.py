@@ -13,6 +13,7 @@ from gym_preference.training_setup import likelihood_watch
 from gym_torch.batch import Batch
 from gym_torch.compared_policy import ComparedPolicy
 from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
+from gym_torch.following_reference import followed
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.objective import Scores
 from gym_torch.policy import Policy
@@ -47,4 +48,5 @@ class TDPOObjective(PairObjective):
 def compared_pairs(parts: Parts[TDPO1, TDPOObjective, TokenKLPolicy]) -> Contribution:
     """Return pairs, and give the policy its reference: all of what that says of each token is compared."""
     (parts.policy.reference,) = parts.references
-    return Contribution(parts.objective, samples(parts), held_out_loss(parts), [likelihood_watch(parts.config)])
+    steps = followed(parts, samples(parts))
+    return Contribution(parts.objective, steps, held_out_loss(parts), [likelihood_watch(parts.config)])

@@ -17,6 +17,7 @@ from gym_preference.unpaired.reference_point_per_step import UnpairedSource
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset
 from gym_torch.distributed.collectives import over_processes
+from gym_torch.following_reference import followed
 from gym_torch.packing import Ints
 from gym_torch.policy import Policy
 from gym_torch.reference import Scorer
@@ -51,7 +52,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any], Un
     if validation and held_out:
         evaluation = UnpairedEvaluation(validation, parts.train, parts.layout, held_out, measure)
     advise(parts.config, examples)
-    source = UnpairedSource(order, reference_point, measure)
+    source = followed(parts, UnpairedSource(order, reference_point, measure))
     after = referred(parts, order, asked)
     return Contribution(parts.objective, source, evaluation, [likelihood_watch(parts.config)], after_resume=after)
 

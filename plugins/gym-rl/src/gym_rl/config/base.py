@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Recipe, RecipeError, Slot
+from gym_core import Recipe, Slot
 from gym_data.location import ModelName
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
@@ -16,7 +16,7 @@ from gym_rl.environment import Environment
 from gym_rl.rollout_engine import RolloutEngineConfig
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
-from gym_torch.kinds import Adapter, part
+from gym_torch.following_config import MIXUP_ALPHA, MixupAlpha, SyncSteps, check_follows, check_mixture
 
 KLTerm = Literal["k2", "k3", "k3_is", "full"]
 KLEstimator = Literal[KLTerm, "k1_in_reward"]
@@ -108,11 +108,8 @@ class PolicyGradient(TorchAlgorithm):
     (arXiv:2506.01939 has 0.2; the same name in TRL); 1 is all of them."""
     ref_model: ModelName | None = None
     """Reference model: a family, a folder or a Hub id; by default the model as it was before training."""
-    ref_model_sync_steps: PositiveInt | None = None
-    """A reference that follows the policy: after every so many steps its weights become the mixture that `ref_model_mixup_alpha`
-    says (`sync_ref_model` in TRL turns it on, with 512 steps). By default the reference stays what it was."""
-    ref_model_mixup_alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """A reference that follows the policy: share of the policy in the mixture, that of the reference as it was being the rest."""
+    ref_model_sync_steps: SyncSteps = None
+    ref_model_mixup_alpha: MixupAlpha = MIXUP_ALPHA
     importance_sampling_correction: Literal["none", "tis", "sequence_tis", "icepop", "mis", "geo"] = "tis"
     """Importance sampling correction for tokens whose log-probabilities differ between rollout engine and trainer: truncated
     (`tis`, `sequence_tis`), masked (`icepop`, `mis`, `geo`) or none; see `gym_rl.formulas.off_policy_correction`."""
@@ -161,13 +158,7 @@ class PolicyGradient(TorchAlgorithm):
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise RecipeError where the reference is to follow weights that it does not have; and what the base raises."""
         super().check_recipe(recipe)
-        adapter = part(recipe, Adapter)
-        if self.ref_model_sync_steps is not None and adapter is not None and not adapter.saves_model:
-            raise RecipeError(
-                "the weights of the model do not train with this adapter: a reference has none that could follow the policy",
-                key="algorithm.ref_model_sync_steps",
-                fix="train the weights of the model (`adapter: full`), or leave it out",
-            )
+        check_follows(recipe, self.ref_model_sync_steps)
 
     def before_loading(self) -> None:
         """Import what rewards run in processes of their own. Raises PluginError with the name of one that cannot be used."""
@@ -244,9 +235,7 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("`kl_horizon` does nothing without `kl_target`")
         if self.ref_model_sync_steps is not None and not self.beta:
             raise ValueError("`ref_model_sync_steps` does nothing where `beta` is 0")
-        alpha = type(self).model_fields["ref_model_mixup_alpha"].default
-        if self.ref_model_mixup_alpha != alpha and self.ref_model_sync_steps is None:
-            raise ValueError("`ref_model_mixup_alpha` does nothing without `ref_model_sync_steps`")
+        check_mixture(self.ref_model_sync_steps, self.ref_model_mixup_alpha)
         return self
 
 

@@ -27,7 +27,6 @@ from gym_rl.rollouts.log_probs import Scoring
 from gym_rl.rollouts.metrics import rollout_metrics
 from gym_rl.rollouts.mini_batches import MiniBatches, prompts_in
 from gym_rl.rollouts.prompt import Prompt
-from gym_torch.following_reference import PREFIX, FollowingReference
 from gym_torch.packing import Ints, Layout
 from gym_torch.source import Dataset, Source, Step
 
@@ -48,18 +47,16 @@ class Rollouts(Source):
         scoring: Scoring = lambda experience, batches: {},
         keep: Callable[[Experience, tuple[int, int]], None] = lambda experience, steps: None,
         sampled: Callable[[Experience, Shares], Experience] = lambda experience, shares: experience,
-        reference: FollowingReference | None = None,
     ) -> None:
         """Plan the whole run.
 
         `fingerprint` names the prompts, `scoring` adds columns to the completions of a round, `keep` is told of each finished
         round before it is trained on, and in which steps it is: the first and the last. `sampled` gets completions as soon as
         they are there, while the policy is still the one that gave them, and returns them with what is known of them then.
-        `reference` is the one that `scoring` asks, where it follows the policy.
         """
         config = generator.config
         self.generator, self.config, self.prompts = generator, config, generator.prompts
-        self.scoring, self.keep, self.sampled, self.reference = scoring, keep, sampled, reference
+        self.scoring, self.keep, self.sampled = scoring, keep, sampled
         self.mini_batches = MiniBatches(config, self.prompts, train, layout)
         self.train, self.fingerprint, self.layout = train, fingerprint, layout
         self.order = self._rounds()
@@ -77,8 +74,6 @@ class Rollouts(Source):
     def steps(self, start: int, rank: int = 0, world: int = 1) -> Iterator[Step]:
         """Yield the steps from number `start` on; where a round begins, its completions are sampled first."""
         for step in range(start, self.total):
-            if self.reference:
-                self.reference.before(step)
             number = int(np.searchsorted(self.first_steps, step, side="right")) - 1
             first, end = map(int, self.first_steps[number : number + 2])
             part = step - first
@@ -102,23 +97,18 @@ class Rollouts(Source):
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
         plan = {**self.order.state_dict(), "total": self.total, "asked": [self.first_prompt, self.next_prompt]}
-        moved = {"reference_moved": self.reference.moved} if self.reference else {}
-        return {**plan, "metrics": self.metrics, "failures": self.failures, "beta": self.beta, **moved}
+        return {**plan, "metrics": self.metrics, "failures": self.failures, "beta": self.beta}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the round that is under way, what is carried over to the next, and a reference that follows the policy."""
+        """Return the round that is under way, and what is carried over to the next."""
         rounds = {"": (self.experience,) if self.experience else (), CARRIED_OVER: self.carried_over}
-        drawn = {
+        return {
             at + name: value for at, some in rounds.items() for each in some for name, value in each.tensors().items()
         }
-        return drawn | (self.reference.tensors() if self.reference else {})
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take the round up again. Raises DataError when the prompts are others."""
         self.order.load_state_dict(state, {})
-        if self.reference:
-            self.reference.load(state["reference_moved"], tensors)
-        tensors = {name: value for name, value in tensors.items() if not name.startswith(PREFIX)}
         later = {
             name.removeprefix(CARRIED_OVER): value for name, value in tensors.items() if name.startswith(CARRIED_OVER)
         }
