@@ -149,7 +149,7 @@ class Twin(Quantizer):
 
 
 def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
-    text = "def advise(key):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
+    text = "def advise(key, near):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
     toys("gym-advice", {"advice": text}, {"gym.advice": {"all": "advice:advise", "broken": "advice:nothing"}})
     found = problems(tmp_path, "model: w\nalgorithm: toy\nmine: 2\nyours: 3\n")
     assert found[0] == ("r.yaml:3", "mine", "is mine", "leave it")
@@ -213,6 +213,14 @@ def test_a_name_of_other_software_may_be_of_any_section(toys, tmp_path):
     toys("gym-twin", {"twin": TWIN}, {"gym.quantizers": {"twin": "twin:Twin"}})
     [(_, _, _, fix)] = problems(tmp_path, "model: w\nalgorithm: toy\nquantization: twin\npower: 3\n")
     assert fix == "did you mean `strength`?"
+
+
+def test_a_key_in_the_wrong_section_is_answered_with_the_right_one(toys, tmp_path):
+    given = "model: w\nalgorithm: {name: toy, seed: 1}\ntrain: {strength: 3, power: 3, output: x}\n"
+    found = {key: fix for _, key, _, fix in problems(tmp_path, given)}
+    assert found["algorithm.seed"] == "did you mean `train.seed`?"
+    assert found["train.strength"] == found["train.power"] == "did you mean `algorithm.strength`?"
+    assert found["train.output"] == "did you mean the section `output`?"
 
 
 @pytest.mark.parametrize("value", ["lora", "null", ""])

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from gym_core.component import Config, Slot
-from gym_core.discovery import catalogue, entries, installed, nearest
+from gym_core.discovery import catalogue, installed, nearest
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
 from gym_core.loading import find, load, load_component
-from gym_core.sections import SECTIONS, SLOTS, Findings, Path, dotted, named_elsewhere, nested_slots, normalise
+from gym_core.sections import SECTIONS, SLOTS, Findings, Path, advised, dotted, named_elsewhere, nested_slots, normalise
 from gym_core.train import Train
 
 SYNONYMS = {"quantization": "method"}  #: what the short form calls the name of a section's component
@@ -71,6 +71,15 @@ def chosen_names(sections: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
+def chosen_classes(sections: Mapping[str, Any]) -> dict[str, type[Config]]:
+    """Return the options of the component in each section that has one, and of `train`."""
+    classes: dict[str, type[Config]] = {"train": Train}
+    for section, name in chosen_names(sections).items():
+        with suppress(PluginError):  # which validation finds again
+            classes[section] = classes.get(section) or load_component(SLOTS[section].kind, name)[1]
+    return classes
+
+
 def fill_own(
     sections: dict[str, Any], beside: Mapping[str, Any], found: Findings, known: Iterable[str] = ()
 ) -> list[str]:
@@ -78,10 +87,7 @@ def fill_own(
 
     Returns those of the `known` keys that no section has; adds a problem for any other.
     """
-    classes: dict[str, type[Config]] = {"train": Train}
-    for section, name in chosen_names(sections).items() if beside else ():
-        with suppress(PluginError):  # which validation finds again
-            classes[section] = classes.get(section) or load_component(SLOTS[section].kind, name)[1]
+    classes = chosen_classes(sections) if beside else {}
     left, written = [], {section for section, raw in sections.items() if isinstance(raw, dict)}
     for key, value in beside.items():
         having = [section for section, cls in classes.items() if key in cls.model_fields]
@@ -119,14 +125,12 @@ def mapping_of(sections: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable[type[Config]]) -> Problem:
-    """Explain a key that no selected component has. `gym.advice` leads to `advise(key) -> (why, what to do) or None`."""
-    near = nearest(key, known, cutoff=0.75) or named_elsewhere(key, classes)
-    option = near or nearest(key, (name for cls in classes for name in cls.model_fields), cutoff=0.75)
-    why, fix = "unknown key", f"did you mean `{option}`?" if option else "see `gym schema` for every key"
-    for entry in entries("advice") if not near else ():
-        with suppress(PluginError):
-            why, fix = load(entry)(key) or (why, fix)
-    return Problem(why, found.where((key,)), key, fix)
+    """Explain a key that no selected component has."""
+    if meant := named_elsewhere(key, classes):
+        return Problem("unknown key", found.where((key,)), key, f"did you mean `{meant}`?")
+    options = (name for cls in classes for name in cls.model_fields)
+    why, fix = advised(key, nearest(key, known, cutoff=0.75) or nearest(key, options, cutoff=0.75))
+    return Problem(why, found.where((key,)), key, fix or "see `gym schema` for every key")
 
 
 def apply_override(data: dict[str, Any], text: str, value: Any, slots: Mapping[str, Slot] = SLOTS) -> Path:

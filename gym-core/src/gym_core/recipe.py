@@ -138,6 +138,7 @@ def _absent(data: Mapping[str, Any], path: sections.Path) -> list[sections.Path]
 
 
 def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
+    found.chosen = lambda: dialect.chosen_classes(raw)
     built: dict[str, Any] = {}
     for section, slot in SLOTS.items():
         value = raw.get(section)

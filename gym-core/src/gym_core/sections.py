@@ -6,7 +6,8 @@ It reads no files and knows no dialect. All problems of a recipe are collected b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from gym_core.component import Component, Config, Slot
-from gym_core.discovery import Entry, installed, nearest
+from gym_core.discovery import Entry, entries, installed, nearest
 from gym_core.errors import PluginError, Problem
 from gym_core.loading import find, load, load_component
 from gym_core.train import Train
@@ -62,6 +63,7 @@ class Findings:
     plugins: set[Problem] = field(default_factory=set)  #: those of the problems that installing a package solves
     folder: FilePath | None = None  #: folder of the recipe file; None for a mapping
     taken_back: set[Path] = field(default_factory=set)  #: what the file says and the command line sets to null
+    chosen: Callable[[], Mapping[str, type[Config]]] = dict  #: classes of the components of a recipe, by section
 
     def where(self, path: Path) -> str:
         """Return `file:line` of the key, or of the nearest key around it that is written in the file."""
@@ -217,16 +219,41 @@ def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
     return next((name for name, doc in said if named.search(doc)), "")
 
 
+def advised(key: str, near: str) -> tuple[str, str]:
+    """Return why a key that no component has is wrong, and what to do, where `near` is the most similar one that is right.
+
+    `gym.advice` leads to `advise(key, near) -> (why, what to do)`, or None where it knows nothing, or nothing better.
+    """
+    for entry in entries("advice"):
+        with suppress(PluginError):
+            if told := load(entry)(key, near):
+                why, fix = told
+                return why, fix
+    return "unknown key", f"did you mean `{near}`?" if near else ""
+
+
+def _instead(key: str, cls: type[Config] | None, found: Findings) -> tuple[str, str]:
+    """Return why a key that these options lack is wrong, and what to write: here, in another section, or all that there is."""
+    own, chosen = list(cls.model_fields) if cls else [], found.chosen()
+    if meant := named_elsewhere(key, [cls] if cls else []):
+        return "unknown key", f"did you mean `{meant}`?"
+    homes = {section: named_elsewhere(key, [other]) for section, other in chosen.items()}
+    homes |= {section: key for section, other in chosen.items() if key in other.model_fields}
+    there = [f"`{section}.{option}`" for section, option in homes.items() if option]
+    if there or key in SECTIONS:
+        return "unknown key", f"did you mean {' or '.join(there) or f'the section `{key}`'}?"
+    why, fix = advised(key, nearest(key, own, cutoff=0.75)) if chosen else ("unknown key", "")
+    near = f"did you mean `{like}`?" if (like := nearest(key, own)) else ""
+    return why, fix or near or f"{cls.__name__ if cls else 'it'} has {', '.join(own) or 'no options'}"
+
+
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
     """Turn errors of pydantic into problems with file, line, key and advice."""
     wrong: dict[Path, dict[str, str]] = {}  # where, why, and what was given
     for item in error.errors(include_url=False, include_context=False, include_input=True):
         location = (*path, *_keys(item["loc"], raw))
         if item["type"] == "extra_forbidden":
-            known, key = list(cls.model_fields) if cls else [], str(item["loc"][-1])
-            near = named_elsewhere(key, [cls] if cls else []) or nearest(key, known)
-            what = f"{cls.__name__ if cls else 'it'} has {', '.join(known) or 'no options'}"
-            found.add(location, "unknown key", f"did you mean `{near}`?" if near else what)
+            found.add(location, *_instead(str(item["loc"][-1]), cls, found))
         elif item["type"] == "missing":
             found.add((*location, item["loc"][-1]), "is required")
         else:

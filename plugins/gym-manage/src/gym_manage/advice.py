@@ -5,26 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from gym_core.sections import SECTION_OF
+from gym_manage.elsewhere import NAMES
 from gym_manage.inspection import About, inspect_all
 
-#: What other software calls a section, or the choice of its component.
-ELSEWHERE = {
-    "base_model": "model",
-    "dataset": "data",
-    "datasets": "data",
-    "deepspeed": "distributed",
-    "finetuning_type": "adapter",
-    "fsdp": "distributed",
-    "load_in_4bit": "model.quantization",
-    "load_in_8bit": "model.quantization",
-    "loss_type": "algorithm",
-    "lr_scheduler_type": "scheduler",
-    "pref_loss": "algorithm",
-    "report_to": "callbacks",
-    "stage": "algorithm",
-    "use_dora": "adapter",
-    "use_rslora": "adapter",
-}
 SHOWN = 12  #: most components of a section that an error names
 SECONDS = 5.0  #: for each package; one that takes longer is not asked
 
@@ -35,13 +18,15 @@ def told() -> dict[str, list[About]]:
     return inspect_all(lambda entry: entry.kind in SECTION_OF, SECONDS)
 
 
-def advise(key: str) -> tuple[str, str] | None:
-    """Return what an unknown key is and what to do about it; None where no installed component has such an option.
+def advise(key: str, near: str = "") -> tuple[str, str] | None:
+    """Return what an unknown key is and what to do about it; None where no other software has it and no installed component.
 
-    Of several components, those that the key is named after go first.
+    Components are asked where no right key is `near`, for that takes its time; those that the key is named after go first.
     """
-    if key in ELSEWHERE:
-        return "unknown key", f"did you mean `{ELSEWHERE[key]}`?"
+    if key in NAMES:
+        return "unknown key", NAMES[key]
+    if near:
+        return None
     homes = {section: found for kind, section in SECTION_OF.items() if (found := _having(kind, key))}
     if not homes:
         return None

@@ -1,0 +1,55 @@
+"""Every option of TRL and of the Trainer of transformers is one here, or its error says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from gym_core import Train
+from gym_core.component import Component
+from gym_core.discovery import entries
+from gym_core.loading import load_component
+from gym_core.sections import SECTION_OF, SECTIONS, named_elsewhere
+from gym_manage.elsewhere import NAMES
+
+CONFIGS = [
+    "SFTConfig",
+    "DPOConfig",
+    "GRPOConfig",
+    "KTOConfig",
+    "RewardConfig",
+    "RLOOConfig",
+    "ModelConfig",
+    "ScriptArguments",
+]
+
+
+@pytest.fixture(scope="module")
+def sections() -> dict[str, list[type]]:
+    """Return the options that each section can have."""
+    found: dict[str, list[type]] = {"train": [Train]}
+    for kind, section in SECTION_OF.items():
+        loaded: list[type[Component]] = [load_component(kind, entry.qualified)[1] for entry in entries(kind)]
+        found[section] = list(loaded)
+    return found
+
+
+def test_what_is_advised_exists(sections: dict[str, list[type]]) -> None:
+    """A section, or an option of one, whatever the advice is."""
+    for key, advice in NAMES.items():
+        for place in re.findall(r"did you mean `([\w.]+)`|`((?:train|data|model|algorithm)\.\w+)`", advice):
+            section, _, option = "".join(place).partition(".")
+            assert section in SECTIONS, key
+            assert not option or any(option in cls.model_fields for cls in sections[section]), (key, advice)  # type: ignore[attr-defined]
+
+
+def test_every_option_of_trl_has_an_answer(sections: dict[str, list[type]]) -> None:
+    trl = pytest.importorskip("trl")
+    classes = [cls for group in sections.values() for cls in group]
+    own = {name for cls in classes for name in cls.model_fields}  # type: ignore[attr-defined]
+    asked = {field.name for name in CONFIGS for field in fields(getattr(trl, name))}
+    assert len(asked) > 200
+    lacking = [key for key in asked - own - NAMES.keys() if not named_elsewhere(key, classes)]
+    assert not lacking, f"say what to write for {', '.join(sorted(lacking))}"
