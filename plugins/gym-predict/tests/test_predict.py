@@ -104,6 +104,19 @@ def test_rows_of_a_run_that_held_out_nothing_are_named_by_the_user(trained: Path
     assert run([*whole, f"output={trained / 'whole'}"]) == 0 and len(read(trained / "whole")) == 12
 
 
+def test_the_answer_of_a_pair_is_the_chosen_one(trained: Path, capsys: Any) -> None:
+    """A run that learns from pairs has these alone, and what it says by now is compared with what was preferred."""
+    sides = {"chosen": "It is 1.", "rejected": "It is 2."}
+    (trained / "pairs.json").write_text(json.dumps([{"prompt": f"What is {n}?", **sides} for n in range(3)]))
+    (trained / "texts.json").write_text(json.dumps([{"text": "It is what it is."}]))
+    asked = ["predict", str(trained / "run"), "data.validation=0", "rows=all", "max_tokens=1"]
+    assert run([*asked, f"data.sources={trained / 'pairs.json'}", f"output={trained / 'pairs'}"]) == 0
+    assert [row["label"] for row in read(trained / "pairs")] == ["It is 1."] * 3
+    assert all(row["prompt"].endswith("<|im_start|>assistant\n") for row in read(trained / "pairs"))
+    assert run([*asked, f"data.sources={trained / 'texts.json'}"]) != 0
+    assert "rows have no answer that others could be compared with" in capsys.readouterr().err
+
+
 def test_answers_are_those_of_the_weights_that_are_there(trained: Path) -> None:
     """Not those of other weights that lay there, whatever a copy says of when it was written."""
     folder = shutil.copytree(trained / "tiny", trained / "other")

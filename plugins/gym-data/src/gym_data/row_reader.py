@@ -263,11 +263,15 @@ class Reader:
             return opened.fault(
                 opened.format, f"it makes {type(row).__name__} of a row, which is no `gym_data.rows.Row`"
             )
-        return DataError(
+        return ShapeError(
             f"its rows are of shape `{type(row).__name__.lower()}`, and this algorithm learns from `{self.shape}`",
             where=opened.where,
             fix="choose another algorithm, or say which columns to read: data: {format: {name: ...}}",
         )
+
+
+class ShapeError(DataError):
+    """Rows are no conversations, pairs, ..., and those are asked for."""
 
 
 def draw(count: int, wanted: int, seed: int) -> dict[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -15,10 +16,24 @@ import numpy as np
 
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
+from gym_data.examples import Example
 from gym_data.kinds import Data
 from gym_data.new_tokens import folder_of
+from gym_data.row_reader import ShapeError
 
-SHAPE = "conversation"
+
+def _whole(sample: Any) -> Any:
+    return sample
+
+
+def _chosen(pair: Any) -> Example:
+    """Return the preferred side of a pair."""
+    end = pair.shared + pair.chosen
+    return Example(pair.id, pair.tokens[:end], pair.trained[:end])
+
+
+ANSWERED: dict[str, Callable[[Any], Any]] = {"conversation": _whole, "preference": _chosen}
+"""Shapes of rows that have an answer, and how a sample becomes a conversation that ends with it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,8 @@ class Known:
 def known(recipe: Recipe, everything: bool) -> Known:
     """Return the rows that a recipe holds out, or all of them, as its own template writes them.
 
-    Raises RecipeError where it says of no row what is held out, and DataError where no row has a prompt and an answer.
+    The answer of a pair is the chosen one. Raises RecipeError where it says of no row what is held out, and DataError where no
+    row has a prompt and an answer.
     """
     data, model = recipe.data, recipe.canonical(everything=True).get("model", {})
     if not isinstance(data, Data) or "path" not in model:
@@ -51,18 +67,30 @@ def known(recipe: Recipe, everything: bool) -> Known:
     path = folder_of(model, weights=False)
     if everything:
         data = data.in_memory()
-    prepared: Any = data.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
+    if (shape := _shape(data, path, recipe.train.seed)) is None:
+        fix = "name rows of conversations or pairs: `data.sources=FILE rows=all`"
+        raise DataError("rows have no answer that others could be compared with", key="data", fix=fix)
+    prepared: Any = data.build(tokenizer=path, rows=shape, seed=recipe.train.seed)
     held = prepared.validation
     if held is None and not everything:
         fix = "name rows: `data.validation_sources=FILE`; or take all of them: `rows=all`"
         raise RecipeError("nothing is held out", key="data.validation", fix=fix)
     samples = _of((prepared.train, held) if everything else (held,))
     answers: Any = data.answers_alone()
-    if answers is not data:
+    if answers is not data and shape == "conversation":
         names = {_row(sample) for sample in samples}
-        apart = answers.build(tokenizer=path, rows=SHAPE, seed=recipe.train.seed)
+        apart = answers.build(tokenizer=path, rows=shape, seed=recipe.train.seed)
         samples = [sample for sample in _of((apart.train, apart.validation)) if _row(sample) in names]
-    return _known(samples, data.tokenizer(path))
+    return _known([*map(ANSWERED[shape], samples)], data.tokenizer(path))
+
+
+def _shape(data: Any, path: Path, seed: int) -> str | None:
+    """Return which of the shapes that have an answer rows are of; None where they are of none."""
+    for shape in ANSWERED:
+        with suppress(ShapeError):
+            data.build(tokenizer=path, rows=shape, seed=seed)
+            return shape
+    return None
 
 
 def _of(parts: Iterable[Any]) -> list[Any]:
