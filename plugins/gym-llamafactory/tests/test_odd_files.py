@@ -28,6 +28,8 @@ KEYS = {"model_name_or_path": "tiny", "stage": "sft", "dataset": "identity", "te
         ({"recompute_granularity": "some"}, "is full or selective, not `some`"),
         ({"warmup_ratio": 1.5}, "below 1"),
         ({"report_to": ["none", "tensorboard"]}, "says `none`, and names a tracker"),
+        ({"report_to": 1}, "there is no tracker `1`"),
+        ({"early_stopping_steps": 0.5}, "number of evaluations without improvement, at least 1, not 0.5"),
         ({"val_size": 0.1, "eval_dataset": "identity"}, "exclude each other"),
         ({"use_dft_loss": True, "use_eaft_loss": True}, "contradicts"),
         ({"template": "chatlm"}, "no such template"),

@@ -369,6 +369,8 @@ def watching(**keys: Any) -> list[dict[str, Any]]:
 def test_trackers_are_callbacks() -> None:
     assert not watching(report_to="none", run_name="x") and not watching(report_to=["none"], use_swanlab=False)
     wandb = {"of": "WandB", "mode": "online", "run": "first"}
+    stopping = {"of": "EarlyStopping", "patience": 2}
+    assert watching(early_stopping_steps=2, report_to="wandb", run_name="first") == [stopping, wandb]
     assert watching(report_to="wandb,tensorboard", run_name="first", logging_dir="logs") == [
         wandb,
         {"of": "TensorBoard", "run": "first", "folder": "logs"},

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gym_llamafactory.stated import Stated
 from gym_llamafactory.table import Choice, Key
-from gym_llamafactory.tracking import OPTIONS
+from gym_llamafactory.tracking import OPTIONS, STOPPING
 
 
 def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str, Stated]) -> list[str]:
@@ -40,10 +40,11 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str
         said = f"`{key.key}`" if key.key else "every file"
         lines += [f"| {said} | `{key.option}` | {of} | {left} | {by} |"]
         lines += [f"| `{more}` | `{key.option}` | {of} |  | with `{key.key}` |" for more in key.together.split()]
-    lines += ["", "## Keys of trackers", "", "`report_to` and `use_swanlab` name callbacks of gym-track.", ""]
+    lines += ["", "## Keys of callbacks", "", "`report_to` and `use_swanlab` name callbacks of gym-track.", ""]
     lines += ["| Key | Option | Of |", "|---|---|---|"]
     for name, options in OPTIONS.items():
         lines += [f"| `{name}` | `{option}` | `{tracker}` |" for tracker, option in options.items()]
+    lines += [f"| `{STOPPING}` | `patience` | `early_stopping` |"]
     lines += [
         "",
         "## Keys that may say what is done anyway",

@@ -1,4 +1,4 @@
-"""Keys that name trackers, which are callbacks of gym-track, and fill their options."""
+"""Keys that name callbacks and fill their options: trackers, of gym-track, and early stopping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from gym_core.errors import Problem
 from gym_core.sections import Findings
 
-REPORT, SWANLAB = "report_to", "use_swanlab"
+REPORT, SWANLAB, STOPPING = "report_to", "use_swanlab", "early_stopping_steps"
 USUAL: dict[str, dict[str, Any]] = {
     "mlflow": {},
     "swanlab": {"mode": "cloud"},
@@ -29,14 +29,26 @@ OPTIONS: dict[str, dict[str, str]] = {
     "swanlab_logdir": {"swanlab": "folder"},
 }
 """Keys that fill an option of trackers; without them they say nothing."""
-KEYS = {REPORT, SWANLAB, *OPTIONS}
+KEYS = {REPORT, SWANLAB, STOPPING, *OPTIONS}
 
 
-def trackers(flat: dict[str, Any], found: Findings) -> list[dict[str, Any]]:
-    """Take the keys of trackers and return the callbacks that they mean."""
+def callbacks(flat: dict[str, Any], found: Findings) -> list[dict[str, Any]]:
+    """Take the keys of callbacks and return those that they mean."""
+    patience = flat.pop(STOPPING, None)
+    if patience is None:
+        return _trackers(flat, found)
+    if type(patience) is not int or patience < 1:
+        why = f"is a number of evaluations without improvement, at least 1, not {patience!r:.40}"
+        found.problems.append(Problem(why, found.where((STOPPING,)), STOPPING, "leave it out to stop at no time"))
+        return _trackers(flat, found)
+    return [{"name": "early_stopping", "patience": patience}, *_trackers(flat, found)]
+
+
+def _trackers(flat: dict[str, Any], found: Findings) -> list[dict[str, Any]]:
+    """Take the keys of trackers."""
     given = {key: flat.pop(key) for key in sorted(KEYS & flat.keys())}
     named = given.get(REPORT) or []
-    names = [str(name).strip() for name in (named.split(",") if isinstance(named, str) else named)]
+    names = [str(name).strip() for name in (named if isinstance(named, list) else str(named).split(","))]
     if len(names) > 1 and any(name.lower() == "none" for name in names):
         problem = Problem("says `none`, and names a tracker", found.where((REPORT,)), REPORT, "keep to one")
         found.problems.append(problem)

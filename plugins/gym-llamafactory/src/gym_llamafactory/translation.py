@@ -18,7 +18,7 @@ from gym_llamafactory.keys.convert import note
 from gym_llamafactory.stated import STATED
 from gym_llamafactory.table import Choice, Key, Table
 from gym_llamafactory.tracking import KEYS as TRACKED
-from gym_llamafactory.tracking import trackers
+from gym_llamafactory.tracking import callbacks
 
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 HOLDING = ("optim_args", "lr_scheduler_kwargs")
@@ -41,7 +41,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     table = tables.installed()
     sections, flat = parted(data)
     _take_apart(flat, found)
-    watching = trackers(flat, found)
+    watching = callbacks(flat, found)
     for key in ANSWERING if flat.get("do_predict") else ():
         flat.pop(key, None)
     chosen = _choose(table, sections, flat, found)

@@ -19,7 +19,6 @@ NUMBERS: dict[str, Stated] = {
         (None, True, "true"), "a run goes on from its own last checkpoint", "leave it out"
     ),
     "ignore_data_skip": Stated(OFF, "would show samples again", "leave it out: a run goes on at the next sample"),
-    "early_stopping_steps": Stated((None,), "is a callback here", "add `callbacks: [early_stopping]`"),
     "label_names": Stated((None,), "is for models of other tasks", "leave it out"),
     "label_smoothing_factor": Stated((0, 0.0, None), "is not in the loss", "leave it out, or set it to 0"),
     "average_tokens_across_devices": Stated(
