@@ -110,7 +110,8 @@ def put(sections: dict[str, Any], path: tuple[str, ...], value: Any, key: str, f
     """Set a section, or an option of one, to the value of `key`. Adds a problem where another value is set already."""
     target = mapping_of(sections, path[0]) if len(path) > 1 else sections
     if target.get(path[-1], value) != value:
-        found.problems.append(Problem(f"contradicts `{'.'.join(path)}`", found.where((key,)), key, "give it once"))
+        why = f"contradicts `{found.keys.get(path, dotted(path))}`"
+        found.problems.append(Problem(why, found.where((key,)), key, "give it once"))
         return
     target[path[-1]] = value
     found.marks[path], found.keys[path] = found.where((key,)), key

@@ -23,7 +23,7 @@ def test_flat_keys_of_the_model_and_of_recomputation() -> None:
     assert flat(disable_gradient_checkpointing=False).train.gradient_checkpointing is True
     assert flat(disable_gradient_checkpointing=True).train.gradient_checkpointing is False
     assert flat(gradient_checkpointing=True).train.gradient_checkpointing is True
-    with pytest.raises(GymError, match=r"contradicts `train\.gradient_checkpointing`"):
+    with pytest.raises(GymError, match=r"disable_gradient_checkpointing: contradicts `gradient_checkpointing`"):
         flat(gradient_checkpointing=True, disable_gradient_checkpointing=True)
     with pytest.raises(GymError, match="rope_scaling"):
         flat(rope_scaling="longer")

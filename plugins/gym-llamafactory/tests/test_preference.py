@@ -41,6 +41,14 @@ def test_a_file_of_llama_factory_means_a_component(keys: dict[str, Any], means: 
     assert load_recipe({**FILE, **keys}).algorithm == means
 
 
+def test_what_llama_board_writes_for_every_stage_of_preferences_changes_none() -> None:
+    assert (
+        load_recipe({**FILE, "stage": "kto", "pref_loss": "sigmoid"}).algorithm
+        == load_recipe({**FILE, "stage": "kto"}).algorithm
+    )
+    assert load_recipe({**FILE, "packing": True}).data == load_recipe(FILE).data
+
+
 def test_options_may_stand_beside_them_under_their_own_names() -> None:
     assert load_recipe({**FILE, "pref_loss": "simpo", "beta": 2.5}).algorithm == SimPO(beta=2.5, simpo_gamma=0.5)
 

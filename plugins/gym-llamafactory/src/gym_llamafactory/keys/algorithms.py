@@ -24,6 +24,12 @@ def _reward(path: str, reward_model_quantization_bit: int | None = None) -> list
     return [{"name": "model", "path": path} | ({"quantization": quantizer(bits)} if bits else {})]
 
 
+def _loss(pref_loss: Any) -> str:
+    """Return what replaces the loss of `stage`; nothing for `sigmoid`, which LLaMA Board writes for `dpo` and `kto` alike."""
+    told = str(pref_loss).lower()
+    return "" if told == "sigmoid" else told
+
+
 class AlgorithmKeys(Keys):
     """Keys that say how training learns."""
 
@@ -60,7 +66,7 @@ class AlgorithmKeys(Keys):
                 "orpo": "orpo",
                 "simpo": "simpo",
             },
-            yields={"sigmoid": "dpo_label_smoothing ld_alpha"},
+            read=_loss,
         ),
         Choice("use_dft_loss", "algorithm", {"true": "dft"}),
         Choice("use_eaft_loss", "algorithm", {"true": "eaft"}),

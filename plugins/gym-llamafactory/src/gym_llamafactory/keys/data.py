@@ -38,10 +38,13 @@ def tokens(path: Any) -> None:
 
 
 def packed(value: Any, stage: Any = None) -> str | None:
-    """Return how plain text is cut: joined, as `stage: pt` means where the key is left out, or document by document."""
+    """Return how plain text is cut: joined, as `stage: pt` means where the key is left out, or document by document.
+
+    Beside stages of pairs it says nothing, as there.
+    """
     if stage == "pt":
         return None if value else "documents"
-    if value:
+    if value and str(stage or "sft").lower() == "sft":
         raise ValueError(f"{JOINED}: {COUNTED}")
     return None
 
