@@ -214,6 +214,24 @@ THEIRS = {
             "base": "a",
         },
     ),
+    "della": (  # which drops nothing where no density is said
+        (
+            "{slices: [{sources: [{model: a, layer_range: [0, 2]}, {model: b, layer_range: [0, 2], parameters: {weight: 3}}]}], "
+            "base_model: a, parameters: {weight: 1}}"
+        ),
+        {
+            "merger": {"name": "della", "epsilon": 0.3, "rule": {"name": "ties", "density": 1}},
+            "inputs": [{"stack": [{"path": "b", "layers": [0, 2]}], "weight": 3, "density": 1}],
+            "base": "a",
+        },
+    ),
+    "passthrough": (
+        "{slices: [{sources: [{model: a, layer_range: [0, 2]}]}, {sources: [{model: b, layer_range: [1, 3]}]}]}",
+        {
+            "merger": "uniform_soup",
+            "inputs": [{"stack": [{"path": "a", "layers": [0, 2]}, {"path": "b", "layers": [1, 3]}]}],
+        },
+    ),
     "della_linear": (
         "{models: [{model: b}], parameters: {weight: 1, density: 0.5, epsilon: 0.1, lambda: 0.7}, base_model: a}",
         {
@@ -234,11 +252,23 @@ def test_files_of_mergekit_are_read(tmp_path, method):
     assert read[0] == read[1] and read[0].merger == read[1].merger
 
 
+ONE_LAYER = {"sources": [{"model": "a", "layer_range": [0, 1]}]}
+
+
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ("merge_method: passthrough\nslices: []", r"theirs.yaml:2\n  merge_method: 'passthrough' is not there"),
-        ("merge_method: linear\nslices: []", "slices: is not there: layers of several models"),
+        ("merge_method: karcher\nmodels: []", r"theirs.yaml:2\n  merge_method: 'karcher' is not there"),
+        ("merge_method: passthrough\nmodels: [a, b]", "`passthrough` takes one model"),
+        (
+            "merge_method: linear\nslices: [{sources: [a]}]",
+            r"slices\[0\].sources\[0\]: is no mapping with `model`, `layer_range`",
+        ),
+        ("merge_method: linear\nslices: [{sources: []}]", r"slices\[0\]: is no mapping with `sources` alone"),
+        (
+            f"merge_method: linear\nparameters: {{weight: [0, 1]}}\nslices: {json.dumps(2 * [ONE_LAYER])}",
+            r"parameters of several slices, or along each of them, are not there",
+        ),
         ("merge_method: linear\nmodels: []\ntokenizer_source: union", "tokenizer_source: is not there: vocabularies"),
         ("merge_method: linear\nmodels: [a]", r"models\[0\].parameters.weight: is required"),
         ("merge_method: ties\nmodels: []\nparameters: {rescale: true}", "`ties` has False"),
@@ -273,6 +303,71 @@ def test_a_file_of_mergekit_is_merged_in_the_format_that_it_asks_for(deep_models
         torch.testing.assert_close(weight.flatten(), wanted, rtol=1e-2, atol=1e-6)
     told = AutoModelForCausalLM.from_pretrained(tmp_path / "made", dtype="auto")
     assert told.dtype == torch.bfloat16
+
+
+def source(path: Path, *layers: int) -> dict:
+    return {"model": str(path), "layer_range": layers}
+
+
+def sliced(tmp_path: Path, base: Path | None, *slices, **said) -> Path:
+    """Merge slices as files of mergekit have them."""
+    told = {"slices": [{"sources": each} for each in slices], **({"base_model": str(base)} if base else {}), **said}
+    (tmp_path / "theirs.yaml").write_text(json.dumps(told))
+    shutil.rmtree(tmp_path / "made", ignore_errors=True)
+    CliRunner().invoke(merge, [str(tmp_path / "theirs.yaml"), f"output={tmp_path}/made"], catch_exceptions=False)
+    return tmp_path / "made"
+
+
+def test_layers_of_several_models_make_one_that_computes_what_they_do(deep_models, tmp_path):
+    one, other, _ = deep_models
+    told = json.loads((other / "config.json").read_text())
+    for path in (one, other):  # a list that says something of each layer, and which transformers checks
+        (path / "config.json").write_text(json.dumps({**told, "layer_types": ["full_attention"] * 3}))
+    made = sliced(tmp_path, None, [source(one, 0, 2)], [source(other, 0, 3)], merge_method="passthrough")
+    models = [AutoModelForCausalLM.from_pretrained(path) for path in (one, other, made)]
+    wanted = models[0]
+    wanted.config.num_hidden_layers, wanted.config.layer_types = 5, ["full_attention"] * 5
+    wanted.model.layers = torch.nn.ModuleList([*models[0].model.layers[:2], *models[1].model.layers])
+    wanted.model.norm, wanted.lm_head = models[1].model.norm, models[1].lm_head
+    ids = torch.arange(20)[None] + 5
+    with torch.no_grad():
+        assert torch.equal(models[2](ids, use_cache=False).logits, wanted(ids, use_cache=False).logits)
+    report = json.loads((made / "merge.json").read_text())
+    assert [each["layers"] for each in report["inputs"][0]["stack"]] == [[0, 2], [0, 3]]
+
+
+def test_slices_that_are_whole_models_are_these_models(deep_models, tmp_path):
+    base, *models = deep_models
+    said = {"merge_method": "ties", "parameters": {"density": 0.5, "weight": [0.2, 1]}}
+    made = sliced(tmp_path, base, [source(path, 0, 3) for path in deep_models], **said)
+    found = load_file(made / "model.safetensors")
+    (tmp_path / "plain.yaml").write_text(
+        json.dumps({**said, "models": [str(path) for path in models], "base_model": str(base)})
+    )
+    CliRunner().invoke(merge, [str(tmp_path / "plain.yaml"), f"output={tmp_path}/plain"], catch_exceptions=False)
+    wanted = load_file(tmp_path / "plain/model.safetensors")
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    ("slices", "config", "match"),
+    [
+        ([(1, 0, 3), (0, 1, 4)], {}, "there are no layers 1 to 4: it has 3"),
+        ([(1, 0, 2), (1, 2, 2)], {}, "there are no layers 2 to 2"),
+        ([(1, 0, 2), (1, 1, 3)], {"mlp_only_layers": [1]}, "`mlp_only_layers` says by number"),
+        ([(1, 0, 2), (1, 1, 3)], {"num_hidden_layers": None}, "cannot be counted"),
+    ],
+)
+def test_layers_that_make_no_model_are_refused(deep_models, tmp_path, slices, config, match):
+    told = json.loads((deep_models[1] / "config.json").read_text())
+    (deep_models[1] / "config.json").write_text(json.dumps(told | config))
+    with pytest.raises(GymError, match=match):
+        sliced(
+            tmp_path, None, *([source(deep_models[n], *layers)] for n, *layers in slices), merge_method="passthrough"
+        )
+    with pytest.raises(GymError, match="which layers of the base"):
+        sliced(tmp_path, deep_models[0], [source(deep_models[2], 0, 2)], merge_method="ties", parameters={"weight": 1})
+    assert not (tmp_path / "made").exists()
 
 
 def test_inputs_may_be_models_of_the_hub(bench, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny, field_validator, model_validator
 
 from gym_core.component import Config, Slot
 from gym_deltasoup.config import mergekit
@@ -16,11 +16,23 @@ from gym_deltasoup.config.options_file import read_options
 from gym_deltasoup.kinds import Merger
 
 
+class StackOptions(Config):
+    """Some layers of a whole model."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Directory of a run, of a checkpoint or of a model, or the Hub id of one."""
+    layers: tuple[NonNegativeInt, PositiveInt]
+    """The first layer, counted from 0, and the one behind the last. `layer_range` in mergekit."""
+
+
 class InputOptions(Config):
     """One input."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: str = ""
     """Directory of a run, of a checkpoint, of a model or of an adapter, or the Hub id of one. `model` in mergekit."""
+    stack: Annotated[list[StackOptions], Field(min_length=1)] | None = None
+    """In place of `path`: layers of one or more models, one upon the other. Embeddings are those of the first, the last norm and
+    the head those of the last. `slices` in mergekit."""
     name: str = ""
     """What the report calls it; by default its path."""
     weight: ByLayer[float] | None = None
@@ -29,6 +41,12 @@ class InputOptions(Config):
     density: ByLayer[Annotated[float, Field(gt=0, le=1)]] | None = None
     """Share of its numbers that stays, for `ties`, `dare`, `della` and `breadcrumbs`; by default that of the merger."""
 
+    @model_validator(mode="after")
+    def _one(self) -> InputOptions:
+        if bool(self.path) == bool(self.stack):
+            raise ValueError("has either `path` or `stack`")
+        return self
+
 
 class MergeRecipe(Config):
     """A merge."""
@@ -36,7 +54,7 @@ class MergeRecipe(Config):
     merger: Annotated[SerializeAsAny[Merger], Slot("mergers", default="byzantine_robust")] = ByzantineRobust()
     """What combines the inputs. `merge_method` in mergekit."""
     inputs: Annotated[list[InputOptions], Field(min_length=1)]
-    """What is merged: paths, or mappings with `path`, `name`, `weight` and `density`. `models` in mergekit."""
+    """What is merged: paths, or mappings with `path` or `stack`, and `name`, `weight` and `density`. `models` in mergekit."""
     output: Annotated[str, Field(min_length=1)]
     """Directory that is written."""
     base: str | None = None

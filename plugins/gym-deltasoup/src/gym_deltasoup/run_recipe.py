@@ -11,8 +11,9 @@ from gym_core import Artifact, RecipeError
 from gym_core.component import load_object
 from gym_data.location import artifact_at
 from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
-from gym_deltasoup.recipe import MergeRecipe
+from gym_deltasoup.recipe import InputOptions, MergeRecipe
 from gym_deltasoup.sources.inputs import Input
+from gym_deltasoup.sources.stacks import Piece
 from gym_deltasoup.vector_merge import expected
 
 DTYPES = {"keep": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,9 +24,7 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
 
     Raises what `merge_artifacts` does, and RecipeError where there is no such function.
     """
-    inputs = [
-        Input(_found(each.path), each.name or str(Path(each.path)), each.weight, each.density) for each in recipe.inputs
-    ]
+    inputs = [_input(each) for each in recipe.inputs]
     hostile = recipe.hostile
     if hostile is None:
         hostile = expected(recipe.merger, len(inputs), None, recipe.byzantine_threshold)
@@ -41,6 +40,14 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
         dtype=DTYPES[recipe.dtype],
         announce=announce,
     )
+
+
+def _input(said: InputOptions) -> Input:
+    if said.stack is None:
+        return Input(_found(said.path), said.name or str(Path(said.path)), said.weight, said.density)
+    pieces = tuple(Piece(_found(each.path), *each.layers) for each in said.stack)
+    names = "+".join(f"{Path(each.path)}[{each.layers[0]}:{each.layers[1]}]" for each in said.stack)
+    return Input(pieces[0].path, said.name or names, said.weight, said.density, pieces)
 
 
 def _found(name: str) -> Path:

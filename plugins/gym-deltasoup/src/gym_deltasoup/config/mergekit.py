@@ -26,7 +26,7 @@ class Method(NamedTuple):
 GIVEN = object()  #: stands for what has to be said
 SUM = {"name": "task_arithmetic", "scale": "$lambda"}
 ELECTED = {"name": "ties", "density": 1.0, "scale": "$lambda", "normalize": "$normalize"}
-WHOLE, SHARE = {"weight": GIVEN}, {"weight": GIVEN, "density": GIVEN}
+WHOLE, SHARE = {"weight": GIVEN}, {"weight": GIVEN, "density": 1.0}
 SCALED = {"lambda": 1.0}
 DARE = {"name": "dare"}
 CRUMBS = {"name": "breadcrumbs", "top": "$gamma", "bottom": 0.0}
@@ -35,6 +35,7 @@ PLAIN = {"normalize": False, "rescale": False}
 
 METHODS: dict[str, Method] = {
     "linear": Method({"name": "weighted_mean"}, {}, WHOLE, "one", {"normalize": True}),
+    "passthrough": Method({"name": "uniform_soup"}, base="one"),
     "slerp": Method({"name": "slerp", "t": "$t"}, {"t": GIVEN}, {}, "first"),
     "model_stock": Method({"name": "model_stock"}, only={"filter_wise": False}),
     "task_arithmetic": Method(SUM, SCALED, WHOLE, only=PLAIN),
@@ -57,7 +58,6 @@ METHODS: dict[str, Method] = {
 FREE = {"int8_mask"}  #: parameters that change no number of the result
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 ABSENT = {
-    "slices": "layers of several models are not put together; where each slice is a whole model, write `models`",
     "modules": "models of several parts are merged as one; write `models`",
     "tokenizer_source": "vocabularies are not merged: inputs have one tokenizer",
     "tokenizer": "vocabularies are not merged: inputs have one tokenizer",
@@ -73,6 +73,8 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
             found.add((key,), f"is not there: {ABSENT[key]}", "leave it out")
     name, said = data.pop(MARK), data.pop("parameters", None) or {}
     models, base = data.pop("models", None), data.pop("base_model", None)
+    if (slices := data.pop("slices", None)) is not None and models is None:
+        models = _stacks(slices, said, found)
     method = METHODS.get(name) if isinstance(name, str) else None
     if method is None:
         found.add((MARK,), f"{name!r} is not there", f"use {', '.join(METHODS)}; in a file of Gym, any `merger`")
@@ -88,6 +90,8 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     if isinstance(values.get("epsilon"), int | float):
         values["epsilon"] *= 2  # there half of the difference of the probabilities, here all of it
     inputs = _inputs(method, models, base, said, found)
+    if name == "passthrough" and len(inputs) != 1:
+        found.add((MARK,), f"`{name}` takes one model, or one source in each slice", "use `linear` for a mean")
     _moved(found, (MARK,), ("merger",))
     for option, value in method.merger.items():
         if isinstance(value, str) and value.startswith("$"):
@@ -107,16 +111,59 @@ def _inputs(
     for number, each in enumerate(models):
         path: Path = ("models", number)
         told: Any = {"model": each} if isinstance(each, str) else each
-        known = isinstance(told, dict) and not told.keys() - {"model", "parameters"}
+        known = isinstance(told, dict) and not told.keys() - {"model", "parameters", "stack"}
         if not known or not isinstance(told.get("model"), str):
             found.add(path, "is no path, nor a mapping with `model` and `parameters`")
         elif method.base != "origin" or told["model"] != base:
             own = {key: said[key] for key in method.of_model if key in said} | (told.get("parameters") or {})
             _moved(found, path, ("inputs", len(inputs)))
-            inputs.append({"path": told["model"], **_values(method.of_model, own, (*path, "parameters"), found)})
+            named = {"stack": told["stack"]} if "stack" in told else {"path": told["model"]}
+            inputs.append({**named, **_values(method.of_model, own, (*path, "parameters"), found)})
     if method.base == "first" and base is not None:
-        return [{"path": base}, *(each for each in inputs if each["path"] != base)]
+        first = next((each for each in inputs if _name(each) == base), {"path": base})
+        return [first, *(each for each in inputs if _name(each) != base)]
     return inputs
+
+
+def _name(given: Mapping[str, Any]) -> str:
+    return str(given["path"] if "path" in given else given["stack"][0]["path"])
+
+
+def _stacks(slices: Any, said: Mapping[str, Any], found: Findings) -> list[dict[str, Any]]:
+    """Return as models what lies above each other in slices: the first source of each of them, the second of each, and so on."""
+    models: list[dict[str, Any]] = []
+    for number, each in enumerate(slices if isinstance(slices, list) else [None]):
+        sources = each.get("sources") if isinstance(each, dict) and each.keys() == {"sources"} else None
+        if not isinstance(sources, list) or not sources or (number and len(sources) != len(models)):
+            found.add(("slices", number), "is no mapping with `sources` alone, as many in each slice")
+            return models
+        for place, told in enumerate(sources):
+            path: Path = ("slices", number, "sources", place)
+            if (
+                not isinstance(told, dict)
+                or told.keys() - {"model", "layer_range", "parameters"}
+                or not told.get("layer_range")
+            ):
+                found.add(path, "is no mapping with `model`, `layer_range` and `parameters`")
+                return models
+            if not number:
+                models.append({"model": told.get("model"), "stack": [], "parameters": told.get("parameters")})
+            own = models[place]
+            if len(slices) > 1 and (told.get("parameters") or _along(said)):
+                found.add((*path, "parameters"), "parameters of several slices, or along each of them, are not there")
+            if len(sources) > 1 and told.get("model") != own["model"]:
+                found.add(
+                    path, "is another model than in the slice before", "merge what each source is first, and then that"
+                )
+            own["stack"].append({"path": told.get("model"), "layers": told["layer_range"]})
+    return models
+
+
+def _along(said: Any) -> bool:
+    """Return whether a value changes with the layer."""
+    if isinstance(said, Mapping):
+        return any(_along(each) for each in said.values())
+    return isinstance(said, list) and any(not isinstance(each, dict) or _along(each) for each in said)
 
 
 def _moved(found: Findings, source: Path, target: Path) -> None:

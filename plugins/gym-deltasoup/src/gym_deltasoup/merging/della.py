@@ -24,7 +24,7 @@ class DELLARule(MergeRule):
         config = self.config
         mean, half = updates.drop_rates(config.drop_rate), config.epsilon / 2
         for name, densities in zip(updates.ids, updates.densities, strict=True):
-            beyond = densities[(densities <= half) | (densities > 1 - half + 1e-9)]
+            beyond = densities[((densities <= half) | (densities > 1 - half + 1e-9)) & (densities < 1)]
             if len(beyond):
                 why = f"{name} keeps {beyond[0]:g} of its numbers, and {half:g} more or less is beyond 0 and 1"
                 raise GymError(why, key="inputs.density", fix="give a smaller `epsilon`, or another density")
@@ -40,9 +40,10 @@ class DELLARule(MergeRule):
 def drop_rates(values: Tensor, row: int, mean: Tensor, epsilon: float) -> Tensor:
     """Return the probability of each number `[inputs, rows * row]` to be dropped, from its rank in its row, 0 the smallest.
 
-    `mean` is that of each input `[inputs]`.
+    `mean` is that of each input `[inputs]`; where it is 0 nothing is dropped.
     """
     rows = values.view(len(values), -1, row)
     ranks = rows.abs().argsort(dim=-1, stable=True).argsort(-1).double()
     spread = epsilon / 2 - epsilon * ranks / (row - 1) if row > 1 else torch.zeros_like(ranks)
-    return (mean[:, None, None] + spread).view(values.shape)
+    mean = mean[:, None, None]
+    return torch.where(mean > 0, mean + spread, 0.0).view(values.shape)

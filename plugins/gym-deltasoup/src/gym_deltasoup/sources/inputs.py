@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING
 from gym_core import Artifact, GymError
 from gym_data.location import lasting, locate
 from gym_deltasoup.config.by_layer import ByLayer
+from gym_deltasoup.sources.stacks import COUNT, EACH, Piece, checked, configured, is_whole
 from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.model import fingerprint
@@ -33,6 +34,7 @@ class Input:
     name: str = ""  #: what the report calls it; by default its path
     weight: ByLayer[float] | None = None  #: for mergers that take weights
     density: ByLayer[float] | None = None  #: share of its numbers that stays, for mergers that take one of each input
+    stack: tuple[Piece, ...] = ()  #: layers of whole models that the input is made of; then `path` is that of the first
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Opened:
     artifact: Artifact
     files: Mapping[str, str]  #: SHA-256 of each file of weights
     base: str = "not said"  #: whether it says that it was trained from the base: `verified` by weights, by `name`, or `not said`
+    stack: tuple[Piece, ...] = ()  #: what it is made of, in the folders of artifacts, where it is no whole model
 
     def told(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -53,6 +56,11 @@ class Opened:
             "kind": kind,
             "base": self.base,
             "sha256": self.files,
+            **(
+                {"stack": [{"path": str(one.path), "layers": [one.begin, one.end]} for one in self.stack]}
+                if self.stack
+                else {}
+            ),
         }
 
 
@@ -62,6 +70,9 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
     found: list[Opened] = []
     for each in inputs:
         name = each.name or str(each.path)
+        if (stack := _opened_stack(name, each.stack, base)) is not None:
+            found.append(stack)
+            continue
         artifact = artifact_in(each.path.expanduser(), "inputs")
         if twice := next((one.name for one in found if one.artifact.path.resolve() == artifact.path.resolve()), ""):
             why = f"{twice} and {name} are one folder, which would count twice"
@@ -83,12 +94,34 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
         files = {file.name: fingerprint.of_file(file) for file in weight_files(artifact.path, "inputs")}
         if not files:
             raise GymError(f"{name} has no weights in safetensors", where=str(artifact.path), key="inputs")
-        checked = _checked_base(name, artifact, base, print_of) if base is not None else "not said"
-        found.append(Opened(name, artifact, files, checked))
+        kept = _checked_base(name, artifact, base, print_of) if base is not None else "not said"
+        found.append(Opened(name, artifact, files, kept))
     if base is None:
         _one_base([each for each in found if each.artifact.kind == "adapter" and each.artifact.base])
     _same_models(found)
     return found
+
+
+def _opened_stack(name: str, stack: Sequence[Piece], base: str | None) -> Opened | None:
+    """Look at the models of a stack, as at inputs; None where there is none, or where it is one whole model."""
+    if not stack:
+        return None
+    paths = list(dict.fromkeys(one.path for one in stack))
+    parts = dict(zip(paths, opened([Input(path) for path in paths], None), strict=True))
+    if other := next((each for each in parts.values() if each.artifact.kind != "model"), None):
+        why = f"{other.name} is of kind {other.artifact.kind}, and layers are those of whole models"
+        raise GymError(why, key="inputs.stack", fix="make a whole model of it with `gym export`")
+    pieces = tuple(each._replace(path=parts[each.path].artifact.path) for each in stack)
+    checked(pieces)
+    if is_whole(pieces):
+        return None
+    if base is not None:
+        why = f"{name} is made of some layers, and nothing says which layers of the base they began as"
+        raise GymError(why, key="base", fix="merge whole models, or without a base")
+    files = {
+        f"{each.artifact.path.name}/{file}": value for each in parts.values() for file, value in each.files.items()
+    }
+    return Opened(name, parts[stack[0].path].artifact, files, stack=pieces)
 
 
 def _checked_base(name: str, artifact: Artifact, base: str, print_of: str) -> str:
@@ -144,13 +177,21 @@ def _print_of(adapter: Opened) -> str:
 def _same_models(found: Sequence[Opened]) -> None:
     """Raise GymError where configurations or tokenizers differ in what decides what is computed."""
     for read, what in ((computes, "configuration"), (_vocabulary, "tokenizer")):
-        known = [(each, value) for each in found if (value := read(each.artifact)) is not None]
+        known = [(each, _of_stack(each, value)) for each in found if (value := read(each.artifact)) is not None]
         for each, value in known[1:]:
             first, wanted = known[0]
             differing = sorted(key for key in {*value, *wanted} if value.get(key) != wanted.get(key))
             if differing:
                 why = f"{each.name} has another {what} than {first.name}: `{differing[0]}` differs"
                 raise GymError(why, where=str(each.artifact.path), key="inputs", fix="merge models of one kind alone")
+
+
+def _of_stack(each: Opened, told: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model says of itself, with the layers that it is made of."""
+    if not each.stack or COUNT not in told:
+        return told
+    of = configured(each.stack)
+    return told | {key: of.get(key) for key in (COUNT, *EACH) if key in told}
 
 
 def taken_from_first(found: Sequence[Opened]) -> list[str]:

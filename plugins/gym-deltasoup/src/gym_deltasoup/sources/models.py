@@ -16,6 +16,7 @@ from gym_core import Artifact, GymError
 from gym_deltasoup.sources.files import Change, Contribution, Weights
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.spooled import spool
+from gym_deltasoup.sources.stacks import Piece, configured, stacked
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.checkpoints.weight_shards import lay_out
@@ -35,12 +36,13 @@ class Models:
     """Whole models of one architecture; with a base, what they differ by from it."""
 
     dtype: torch.dtype | None = None
+    stack: tuple[Piece, ...] = ()  #: what the first input is made of
 
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at the headers of all files. Raises GymError where tensors differ in name, shape or number format."""
-        self.first = inputs[0].artifact.path
+        self.first, self.stack = inputs[0].artifact.path, inputs[0].stack
         self.base = None if base is None else numbers_of(base, str(base), "base")
-        all_of = [numbers_of(each.artifact.path, each.name) for each in inputs]
+        all_of = [tensors_of_input(each) for each in inputs]
         self.layout = all_of[0]
         for each, tensors in zip(inputs[1:], all_of[1:], strict=True):
             same_tensors(each.name, tensors, inputs[0].name, self.layout)
@@ -86,13 +88,18 @@ class Models:
         return {}
 
     def configure(self, into: Path) -> None:
-        """Write the configuration, and the number format where it is another one."""
-        if self.dtype is None:
+        """Write the configuration, and the number format and the layers where these are others."""
+        if self.dtype is None and not self.stack:
             shutil.copyfile(self.first / "config.json", into / "config.json")
             return
-        told = json.loads((self.first / "config.json").read_text(encoding="utf-8"))
-        key = "torch_dtype" if "torch_dtype" in told else "dtype"
-        text = json.dumps(told | {key: str(self.dtype).removeprefix("torch.")}, indent=2)
+        told = (
+            configured(self.stack)
+            if self.stack
+            else json.loads((self.first / "config.json").read_text(encoding="utf-8"))
+        )
+        if self.dtype is not None:
+            told["torch_dtype" if "torch_dtype" in told else "dtype"] = str(self.dtype).removeprefix("torch.")
+        text = json.dumps(told, indent=2)
         (into / "config.json").write_text(f"{text}\n", encoding="utf-8")
 
     def artifact(self, path: Path, base: str | None, details: Mapping[str, Any]) -> Artifact:
@@ -139,6 +146,13 @@ class Deltas(Models):
             told = AutoConfig.from_pretrained(into, local_files_only=True)
             told.get_text_config().update(self.changed)
             told.save_pretrained(into)
+
+
+def tensors_of_input(each: Opened) -> dict[str, Stored]:
+    """Return all tensors of a whole model, or of one that layers are put together to. Raises what `numbers_of` does."""
+    if not each.stack:
+        return numbers_of(each.artifact.path, each.name)
+    return stacked(each.stack, [numbers_of(piece.path, each.name) for piece in each.stack])
 
 
 def numbers_of(path: Path, name: str, key: str = "inputs") -> dict[str, Stored]:
