@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gym_core import Artifact
+from gym_export.config import SafetensorsExporter
 from gym_quant import RTN
 from gym_quant.post_training.quantizer import PostTrainingQuantizer
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
@@ -125,6 +127,16 @@ def test_calibration_pays(quantized, told, bits, gain):
         return sum(layer["output_error"] ** 2 for layer in found["layers"].values())
 
     assert error(gptq) < 0.5 * error(nearest)
+
+
+def test_a_quantized_model_that_no_run_made_is_exported_decoded(quantized, tmp_path):
+    """One that was downloaded is quantized, and what it was made from is not there."""
+    made = shutil.copytree(quantized("rtn"), tmp_path / "downloaded", ignore=shutil.ignore_patterns("artifact.json"))
+    exported = SafetensorsExporter().build().export(Artifact(made), tmp_path / "export")
+    with torch.no_grad():
+        answered = [AutoModelForCausalLM.from_pretrained(path)(TOKENS).logits for path in (made, exported)]
+    torch.testing.assert_close(*answered, rtol=1e-4, atol=1e-4)
+    assert "quantization_config" not in json.loads((exported / "config.json").read_text())
 
 
 def test_weights_in_bf16_are_computed_with_as_stored(quantized, plain, tmp_path):

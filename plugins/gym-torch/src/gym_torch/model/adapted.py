@@ -24,7 +24,7 @@ from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
 from gym_torch.model.loading import read_weights
 from gym_torch.model.stored_precisions import declare_dtype, exceptions, named_dtype, stored_dtype
 from gym_torch.model.vocabulary import vocabulary_modules
-from gym_torch.quantization.weights import stored_modules
+from gym_torch.quantization.weights import plain_state, stored_modules
 from gym_torch.trained_part import TrainedPart
 
 
@@ -193,8 +193,10 @@ class Full(AdaptedModel):
         return {name: saved[name].detach() for name in self.state()}
 
     def merged_weights(self) -> Plain:
-        """Return the model: its weights are the trained ones already."""
-        return Plain(copy.deepcopy(self.model.config), iter(self._as_stored().items()))
+        """Return the model: its weights are the trained ones already. Those that are held in a few bits are decoded."""
+        held = stored_modules(self.model)
+        weights = plain_state(self.model) if held else iter(self._as_stored().items())
+        return Plain(copy.deepcopy(self.model.config), weights)
 
     def _as_stored(self) -> dict[str, Tensor]:
         """Return every weight in its own precision."""
