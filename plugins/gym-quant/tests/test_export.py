@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from gym_core import Artifact, execute, load_recipe
 from gym_core.cli import run as gym
-from gym_core.errors import FAILED, OK
+from gym_core.errors import OK
 from gym_testkit.bench import Bench
 from gym_torch.checkpoints.open_artifact import opened
 
@@ -46,16 +46,3 @@ def test_export_takes_what_was_trained_and_the_quantized_model_stands_beside_it(
     assert (tmp_path / "moved" / "quantized-fp8" / "model.safetensors").exists()
     longer = execute(load_recipe(recipe | {"output": str(tmp_path / "moved")}, ["train.max_steps=3"]))
     assert longer.artifact.path == tmp_path / "moved" / "quantized" and not longer.repeated
-
-
-def test_a_quantized_download_is_refused_by_every_exporter_with_what_it_is(
-    bench: Bench, tmp_path: Path, capsys
-) -> None:
-    """Without the record of `gym quantize` it says so in its configuration alone."""
-    made, copy = tmp_path / "made", tmp_path / "copy"
-    arguments = ["quantize", str(bench.model()), "--with", "rtn", "group_size=16", "--into", str(made)]
-    assert gym(arguments) == OK, capsys.readouterr().err
-    shutil.copytree(made, copy, ignore=shutil.ignore_patterns("artifact.json", "quantization.json", "README.md"))
-    for exporter in ("safetensors", "gguf"):
-        assert gym(["export", str(copy), "--to", exporter, "--into", str(tmp_path / "out")]) == FAILED
-        assert f"error: {copy}\n  the model is quantized: its weights are codes" in capsys.readouterr().err

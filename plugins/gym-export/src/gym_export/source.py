@@ -27,7 +27,6 @@ from gym_torch.checkpoints.tokenizer_files import copy_tokenizer, remove_templat
 from gym_torch.model.adapted import Plain, skeleton
 from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.model.tasks import PROBE, Task, answers, built, task_of
-from gym_torch.quantization.weights import stored_modules
 
 LONGEST = 160  #: tokens of a prompt
 CONTINUED = 8  #: tokens that are written behind a prompt
@@ -72,18 +71,8 @@ class Source:
 
     @cached_property
     def whole(self) -> Opened:
-        """The model with its adapter beside the weights, mapped.
-
-        Raises what `opened` does, and GymError where the files hold codes that nobody trained beside.
-        """
-        found = opened(self.artifact, exact=True)
-        if self.artifact.kind == "model" and stored_modules(found.adapted.model):
-            raise GymError(
-                "the model is quantized: its weights are codes, which no other format takes",
-                where=str(self.artifact.path),
-                fix="use the directory as it is, or export the model that it was made from",
-            )
-        return found
+        """The model with its adapter beside the weights, mapped. Raises what `opened` does."""
+        return opened(self.artifact, exact=True)
 
     @property
     def model(self) -> PreTrainedModel:
