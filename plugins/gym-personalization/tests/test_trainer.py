@@ -211,6 +211,20 @@ def test_a_compressed_variant_answers(model_path: Path, tmp_path: Path) -> None:
     assert users.variants.store.get("alice").number == 2
 
 
+def test_an_update_is_trained_as_the_version_before_where_nothing_else_is_said(
+    model_path: Path, tmp_path: Path
+) -> None:
+    """Whoever opens a folder of variants by its base alone goes on with the adapter, the optimizer and the steps of each."""
+    said = {**RECIPE, "optimizer": "sgd"}
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=said) as users:
+        users.create_variant("alice", rows(1), max_steps=2)
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path) as users:
+        again = users.update_variant("alice", rows(2))
+    before, after = (json.loads((tmp_path / f"users/alice/{n}/run.json").read_text())["recipe"] for n in (1, 2))
+    assert after["adapter"].pop("adapter_name_or_path") and again.version == 2
+    assert all(after[key] == before[key] for key in ("adapter", "optimizer", "scheduler", "train"))
+
+
 def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
     made = trainer.create_variant("bob", preferences=rows(2, pairs=True))
     assert json.loads((made.output / "run.json").read_text())["recipe"]["algorithm"]["name"] == "dpo"
@@ -345,3 +359,14 @@ def test_the_command(model_path: Path, tmp_path: Path) -> None:
     assert listed.exit_code == 0 and json.loads(listed.stdout)["sound"] == 2
     record = json.loads((tmp_path / "out/users/ann/1/run.json").read_text())
     assert record["status"] == "finished" and record["training"]["steps"] == 3 and record["resumed"] == 0
+
+    for user in wrong:
+        (users / f"{user}.jsonl").unlink()
+    (users / "ann.jsonl").write_text("\n".join(json.dumps(row) for row in rows(2)))
+    (users / "new.jsonl").write_text("\n".join(lines))
+    assert "--update" in CliRunner().invoke(personalize, words).output
+    for _ in range(2):  # whose rows are those that it learnt last stays as it is
+        result = CliRunner().invoke(personalize, [*words, "--update"])
+        assert result.exit_code == 0, (result.output, result.exception)
+        made = json.loads(result.stdout.splitlines()[-1])["variants"]
+        assert {user: each["version"] for user, each in made.items()} == {"ann": 2, "new": 1, "zoe": 1}

@@ -35,6 +35,7 @@ PAUSE = 5.0  #: seconds between two lines where there is no terminal
 )
 @click.option("--tokens", type=click.IntRange(min=1), help="Most tokens in one pass; default what suits the device.")
 @click.option("--turn", type=click.IntRange(min=1), help="Steps after which a user makes room; default when finished.")
+@click.option("--update", is_flag=True, help="Who has a variant goes on from it with these rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def personalize(
     recipe: Path,
@@ -43,11 +44,13 @@ def personalize(
     at_once: int,
     tokens: int | None,
     turn: int | None,
+    update: bool,
     as_json: bool,
 ) -> None:
     """Train the adapters of all users together over one base; the same command again goes on where it stopped.
 
     RECIPE is that of any run; the file of each user takes the place of its `data.sources`. Exit code 1 where a user failed.
+    With --update users who have a variant go on from it, those who have none get one, and whose rows are those learnt last stay.
 
     Example: `gym personalize recipe.yaml --users rows/ train.epochs=2`
     """
@@ -64,7 +67,7 @@ def personalize(
     )
     given = users_in(users)
     with trainer, _bar(len(given)) as bar:
-        found = trainer.create_variants(given, told=bar.told, turn=turn, done=bar.done)
+        found = trainer.create_variants(given, told=bar.told, turn=turn, done=bar.done, update=update)
     report: dict[str, Any] = {"output": str(output), "variants": {}, "failed": {}}
     for user, made in found.items():
         if isinstance(made, GymError):

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from gym_bitdelta.store.content import hashed
-from gym_core import Component, DataError, GymError, Quantizer, Recipe, RecipeError, load_recipe
-from gym_core.discovery import entries
-from gym_core.loading import load
+from gym_core import DataError, GymError, Quantizer, Recipe, RecipeError, load_recipe
 from gym_core.outputlock import OutputLock
-from gym_core.sections import nested_slots
 from gym_personalization.base import AloneError
 from gym_personalization.opened_variants import Prompt
 from gym_personalization.serving import Request, Served, ServingEngine
 from gym_personalization.training_engine import Engine
+from gym_personalization.user_recipe import named, recipe_of, section_of
 from gym_personalization.user_scheduler import Trained, Waiting, train_all, train_alone
 from gym_personalization.users import first_row, is_pair, rows_of, users_in
 from gym_personalization.variants import Variant, Variants, disk_errors
@@ -31,11 +29,6 @@ from gym_torch.checkpoints.base_model import base_of
 from gym_torch.console import say
 
 Data = str | Path | Iterable[Mapping[str, Any]]
-#: What the recipes of users say where nobody says otherwise: a few rows, seen a few times.
-DEFAULTS: dict[str, Any] = {
-    "adapter": "lora",
-    "train": {"epochs": 3, "batch_size": 4, "learning_rate": 2e-4, "save_every": 50},
-}
 Told = Callable[[Engine], None]  #: called after each step
 Done = Callable[[str, Variant | GymError], None]  #: called for each user who is finished
 
@@ -68,10 +61,9 @@ class PersonalizedTrainer:
         Raises GymError where the variants of `output` belong to another base.
 
         """
-        self.recipe = {**DEFAULTS, **(recipe or {}), "model": base_model}
-        self.recipe["train"] = dict(self.recipe["train"] or {})
+        self.recipe = {**(recipe or {}), "model": base_model}
         if config is not None:
-            self.recipe["quantization"] = _section(config)
+            self.recipe["quantization"] = section_of(config)
         self.variants = Variants(Path(output))
         self.variants.check_same_base(base_model)
         self._room, self._tokens = users_at_once, tokens_at_once
@@ -102,7 +94,7 @@ class PersonalizedTrainer:
         recipe that will not do, and BusyError where the user has a variant of other rows.
         """
         with self._alone():
-            return self._one(user_id, _given(data, preferences), 1, train)
+            return self._one(self._next(user_id, _given(data, preferences), train))
 
     def update_variant(
         self, user_id: str, data: Data | None = None, *, preferences: Data | None = None, **train: Any
@@ -110,8 +102,7 @@ class PersonalizedTrainer:
         """Go on with a user's variant on new rows, and return what it becomes; the one before stays until then."""
         with self._alone():
             before = self.variants.served(user_id)
-            check_base(before.trained, base_of(before.trained))
-            return self._one(user_id, _given(data, preferences), before.version + 1, train, before)
+            return self._one(self._next(user_id, _given(data, preferences), train, before))
 
     def create_variants(
         self,
@@ -119,6 +110,7 @@ class PersonalizedTrainer:
         told: Told | None = None,
         turn: int | None = None,
         done: Done = lambda user, made: None,
+        update: bool = False,
         **train: Any,
     ) -> dict[str, Variant | GymError]:
         """Train the variants of many users together; return each, or why there is none. What failed disturbs no other.
@@ -128,6 +120,7 @@ class PersonalizedTrainer:
             told: called with the engine after each step.
             turn: optimizer steps after which a user makes room for one who waits; by default when it has finished.
             done: called with each user and its variant, or why there is none, as soon as that is known.
+            update: whether who has a variant goes on from it, as `update_variant` does; one that learnt these rows last stays.
             train: keys of the section `train` for all of them.
 
         """
@@ -137,7 +130,12 @@ class PersonalizedTrainer:
         with self._alone():
             for user, data in given.items():
                 try:
-                    waiting.append(self._waiting(user, data, 1, train))
+                    before = self.variants.newest(user) if update else None
+                    if before is not None and self.variants.learnt(before, rows_of(user, data)):
+                        found[user] = before
+                        done(user, before)
+                    else:
+                        waiting.append(self._next(user, data, train, before))
                 except GymError as error:
                     found[user] = error
                     done(user, error)
@@ -182,10 +180,7 @@ class PersonalizedTrainer:
         """Return a context in which no other process writes down what a user learns from, or trains."""
         return OutputLock(self.variants.output)
 
-    def _one(
-        self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
-    ) -> Variant:
-        waiting = self._waiting(user, data, version, train, before)
+    def _one(self, waiting: Waiting) -> Variant:
         ((_, found),) = self._train([waiting])
         if isinstance(found, GymError):
             raise found
@@ -220,15 +215,16 @@ class PersonalizedTrainer:
         with disk_errors(trained.output):
             return self.variants.publish(trained.name, int(trained.output.name))
 
-    def _waiting(
-        self, user: str, data: Data, version: int, train: Mapping[str, Any], before: Variant | None = None
-    ) -> Waiting:
-        """Return a user who is to be trained. Raises what is wrong with the name or the rows."""
-        folder = self.variants.folder(user)
+    def _next(self, user: str, data: Data, train: Mapping[str, Any], before: Variant | None = None) -> Waiting:
+        """Return a user who is to be trained, from the version `before` on. Raises what is wrong with the name or the rows."""
+        folder, version = self.variants.folder(user), 1 if before is None else before.version + 1
+        if before is not None:
+            check_base(before.trained, base_of(before.trained))
         with disk_errors(folder):
             rows = rows_of(user, data)
             path = rows if isinstance(rows, Path) else self.variants.keep_rows(user, version, rows)
-        raw = self._raw(path, is_pair(first_row(rows)), train, folder / str(version))
+        run = None if before is None else before.output
+        raw = recipe_of(self.recipe, path, is_pair(first_row(rows)), train, folder / str(version), run)
         if before is not None:
             if before.trained.kind != "adapter":
                 raise RecipeError(
@@ -236,24 +232,13 @@ class PersonalizedTrainer:
                     key="adapter",
                     fix="set `adapter: lora`, or create the variant from all rows under another name",
                 )
-            raw["adapter"] = {**_named(raw["adapter"]), "adapter_name_or_path": str(before.trained.path.resolve())}
+            raw["adapter"] = {**named(raw["adapter"]), "adapter_name_or_path": str(before.trained.path.resolve())}
         return Waiting(
             user,
             folder / str(version),
             partial(load_recipe, raw),
             lambda: self.variants.learns_from(user, version, hashed(path)),  # the file may have changed by then
         )
-
-    def _raw(self, path: Path, pairs: bool, train: Mapping[str, Any], output: Path) -> dict[str, Any]:
-        """Return the recipe of one user."""
-        raw = dict(self.recipe)
-        data = raw.get("data") or {}
-        if not isinstance(data, Mapping):
-            raise RecipeError("each user has a source of its own", key="data", fix="leave `sources` out")
-        raw["data"] = {"processes": 1, **data, "sources": [str(path)]}
-        raw.setdefault("algorithm", "dpo" if pairs else "sft")
-        raw["train"] = {**raw["train"], **train}
-        return {**raw, "output": str(output)}
 
 
 def _given(data: Data | None, preferences: Data | None) -> Data:
@@ -274,25 +259,3 @@ def _given(data: Data | None, preferences: Data | None) -> Data:
             fix="give rows with `chosen` and `rejected`, or hand other rows over as `data`",
         )
     return preferences
-
-
-def _named(section: Any) -> dict[str, Any]:
-    return dict(section) if isinstance(section, Mapping) else {"name": section}
-
-
-def _section(config: Quantizer | Mapping[str, Any] | str) -> Any:
-    """Return a quantizer as a recipe says it."""
-    return _said(config) if isinstance(config, Quantizer) else config
-
-
-def _said(component: Component) -> dict[str, Any]:
-    """Return a component as a recipe says it, with those that its options name."""
-    names = [entry.qualified for entry in entries(component.kind) if load(entry) is type(component)]
-    if not names:
-        why = f"{type(component).__name__} is none of the {component.kind} that are installed"
-        raise RecipeError(why, key="quantization")
-    options = component.model_dump(exclude_unset=True)
-    for name in nested_slots(type(component)).keys() & options.keys():
-        value = getattr(component, name)
-        options[name] = [_said(each) for each in value] if isinstance(value, list) else value and _said(value)
-    return {"name": names[0], **options}

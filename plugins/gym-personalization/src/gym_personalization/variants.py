@@ -131,12 +131,20 @@ class Variants:
 
     def served(self, user: str) -> Variant:
         """Return the version of a user that is served. Raises RecipeError where there is none."""
+        found = self.newest(user)
+        if found is None:
+            why = f"user `{user}` has no variant"
+            raise RecipeError(why, where=str(self.output), key="user_id", fix="create it first")
+        return found
+
+    def newest(self, user: str) -> Variant | None:
+        """Return the same; None where there is none."""
         folder, ids = self.folder(user), {each.id for each in self._in_store(user)}
         for version in sorted(_versions(folder), reverse=True):
             found = self.at(user, version)
             if found is not None and RunRecord(found.output / "run.json").read().get("stored") in ids:
                 return found
-        raise RecipeError(f"user `{user}` has no variant", where=str(self.output), key="user_id", fix="create it first")
+        return None
 
     def remove(self, user: str) -> None:
         """Remove all that there is of a user: what is served, every version, and the rows, also those in the token cache.
@@ -160,15 +168,16 @@ class Variants:
         Raises DataError for rows that no file can hold, BusyError where it learns from others already.
         """
         path = self.folder(user) / f"data-{version}.jsonl"
-        try:
-            text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
-            name = sha256(text)
-        except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate is a ValueError
-            fix = "give rows of text, numbers, lists and mappings"
-            raise DataError(f"a row of user `{user}` is no plain data: {error}", key="data", fix=fix) from None
-        self.learns_from(user, version, name)
+        text = _text(user, rows)
+        self.learns_from(user, version, sha256(text))
         write_atomically(path, text)
         return path.resolve()
+
+    def learnt(self, variant: Variant, rows: Iterable[Mapping[str, Any]] | Path) -> bool:
+        """Whether these are the rows that a version learnt from. Raises DataError for rows that no file can hold."""
+        path, user = self.folder(variant.user) / f"data-{variant.version}.sha256", variant.user
+        name = hashed(rows) if isinstance(rows, Path) else sha256(_text(user, rows))
+        return path.is_file() and path.read_text(encoding="utf-8").strip() == name
 
     def learns_from(self, user: str, version: int, rows: str) -> None:
         """Write down what names the rows that a version learns from. Raises BusyError where it learns from others already."""
@@ -181,7 +190,7 @@ class Variants:
                     f"user `{user}` has a version {version} that learns from other rows",
                     where=str(run),
                     key="user_id",
-                    fix="update the variant, or remove the user's folder",
+                    fix="`gym personalize --update` goes on from it with these; to begin anew remove the folder of the user",
                 )
             remove(run)  # its quantizer refused it, so nobody was ever served by it
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,6 +242,17 @@ def _measured(artifact: Artifact) -> dict[str, Any]:
     if not mine or not told.get("holdout"):
         return {"quality": NOT_EVALUATED}
     return {"quality": told["holdout"] | {"holdout_of": told["samples"]["holdout_of"]}}
+
+
+def _text(user: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as the file of a user. Raises DataError for rows that no file can hold."""
+    try:
+        text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate is a ValueError
+        fix = "give rows of text, numbers, lists and mappings"
+        raise DataError(f"a row of user `{user}` is no plain data: {error}", key="data", fix=fix) from None
+    return text
 
 
 def _sources(run: Path) -> list[str]:
