@@ -64,6 +64,15 @@ def test_merged_computes_the_same_and_leaves_the_adapter(bench: Any, trained: Lo
     assert not any("lora" in name for name in merged.state_dict())
 
 
+def test_an_adapter_that_holds_nan_is_named_where_it_is_merged(bench: Any, trained: LoraAdapter) -> None:
+    weight = next(weight for name, weight in trained.model.named_parameters() if "lora_A" in name)
+    before = weight.detach().clone()
+    weight.data.fill_(float("nan"))
+    with pytest.raises(GymError, match="NaN or infinity"):
+        list(trained.merged_weights().weights)
+    weight.data.copy_(before)
+
+
 def test_merged_survives_a_file(bench: Any, trained: LoraAdapter, tmp_path: Path) -> None:
     merged = trained.merged()
     merged.save_pretrained(tmp_path / "merged")

@@ -258,12 +258,18 @@ def _merged(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
             for place, base in stored_modules(part).items():
                 part.set_submodule(place, base.plain(torch.float32))
             part.get_base_layer().float()  # so that the sum is rounded once
-    with quiet():
-        if hasattr(alone, "unload_and_optionally_merge_module"):  # what peft asks of layers inside one another
-            plain = alone.unload_and_optionally_merge_module(merge=True, safe_merge=True, adapter_names=None)
-        else:
-            alone.merge(safe_merge=True)
-            plain = alone.get_base_layer()
+    try:
+        with quiet():
+            if hasattr(alone, "unload_and_optionally_merge_module"):  # what peft asks of layers inside one another
+                plain = alone.unload_and_optionally_merge_module(merge=True, safe_merge=True, adapter_names=None)
+            else:
+                alone.merge(safe_merge=True)
+                plain = alone.get_base_layer()
+    except ValueError as error:
+        if "NaN" not in str(error):
+            raise
+        why = "with the adapter added a weight holds NaN or infinity: the adapter, or its base, is broken"
+        raise GymError(why, key="adapter", fix="take a checkpoint from before: RUN/checkpoints/step-...") from error
     before: Any = layer.get_base_layer() if isinstance(layer, BaseTunerLayer) else cast(Any, layer).original_module
     stored = {name: weight.dtype for name, weight in before.named_parameters()}
     for name, weight in plain.named_parameters():
