@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,19 +168,22 @@ def draw(found: dict[str, dict[str, Any]]) -> None:
     """Draw retention under each attack."""
     import matplotlib.pyplot as plt
 
-    names = list(found)
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    bars: tuple[tuple[str, Callable[[int], float]], ...] = (("mean", lambda n: n + 0.2), ("default", lambda n: n - 0.2))
-    for which, place in bars:
+    names = list(reversed(found))  # the first is at the top, as in the table
+    figure, axes = plt.subplots(figsize=(8, 5.2))
+    bars = (("default", 0.2, "byzantine_robust, the default"), ("mean", -0.2, "mean of all (cut off at -0.25)"))
+    for which, beside, label in bars:
         shares = [max(-0.25, found[name][which]["retention"]) for name in names]
-        axes.barh([place(number) for number in range(len(names))], shares, 0.4, label=which)
-    axes.axvline(0.9, color="black", linewidth=0.6)
+        axes.barh([number + beside for number in range(len(names))], shares, 0.4, label=label)
+    axes.axvline(0.9, color="black", linewidth=0.8, linestyle="--", label="least that the default may leave, 0.9")
     axes.set(
-        yticks=range(len(names)), yticklabels=names, xlim=(-0.25, 1.1), xlabel="share of the honest gain that is left"
+        yticks=range(len(names)),
+        yticklabels=names,
+        xlim=(-0.25, 1.1),
+        xlabel="share of the gain over the base that is left; 1 is what the honest alone reach",
+        title=f"Attacks on a merge of {HONEST + BAD} contributors, {BAD} of them hostile",
     )
-    axes.set_title("20 contributors, 6 hostile")
-    axes.legend()
-    figure.tight_layout()
+    figure.legend(*axes.get_legend_handles_labels(), loc="lower center", ncols=3, fontsize="small", frameon=False)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(Path(__file__).parents[1] / "docs" / "images" / "soup-attacks.png", dpi=100)
 
 
