@@ -21,7 +21,7 @@ from soup_models import adapter, tuned
 
 from gym_core import BusyError, GymError
 from gym_deltasoup import DifferentialPrivacy, Input, Median, UniformSoup, merge_artifacts
-from gym_deltasoup.config.flower import FederatedRounds
+from gym_deltasoup.config.flower import FederatedRounds, load_rounds
 
 pytestmark = pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `flower` is not installed")
 
@@ -294,3 +294,10 @@ def test_a_run_on_loopback_trains_merges_and_leaves_out_a_liar(tmp_path):
         assert 0 < moved.abs().max() < 0.1  # the liar's rate moves each weight by about 1
         assert len(json.loads((path / "merge.json").read_text())["cut"]) == 1
         before = after
+
+
+def test_more_hostile_nodes_than_the_merger_tolerates_are_refused_before_anybody_trains(tmp_path):
+    file = tmp_path / "rounds.yaml"
+    file.write_text("start: first\noutput: rounds\nmerger: byzantine_robust\nhostile: 1\nmin_nodes: 2\n")
+    with pytest.raises(GymError, match="needs at least 3 inputs to tolerate 1"):
+        load_rounds(file)

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny
 from gym_core.component import Config, Slot
 from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.options_file import read_options
-from gym_deltasoup.kinds import Merger
+from gym_deltasoup.kinds import Merger, require
 
 
 class FederatedRounds(Config):
@@ -39,5 +39,8 @@ class FederatedRounds(Config):
 
 
 def load_rounds(path: Path) -> FederatedRounds:
-    """Read a file. Raises RecipeError with every problem, each with its line."""
-    return read_options(FederatedRounds, path)
+    """Read a file. Raises RecipeError with every problem, each with its line, and for more hostile nodes than are tolerated."""
+    found = read_options(FederatedRounds, path)
+    if found.hostile:
+        require(found.merger, found.min_nodes, found.hostile)  # else it is an error when the nodes have trained
+    return found
