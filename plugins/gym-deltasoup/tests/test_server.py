@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import resource
+import shutil
 import signal
 import socket
 import threading
@@ -338,6 +339,25 @@ def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
         assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 0
         (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text().replace('\\"size\\":', '\\"size\\":1'))
         assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 1
+        fetched, words = tmp_path / "fetched", ["fetch", "1", "--server", url, "--into"]
+        assert "wrote" in runner.invoke(soup, [*words, str(fetched)], catch_exceptions=False).output
+        made = tmp_path / "soup/rounds/1/model"
+        assert {each.name for each in made.iterdir()} == {each.name for each in fetched.iterdir()} | {"merge.json"}
+        assert all(each.read_bytes() == (made / each.name).read_bytes() for each in fetched.iterdir())
+        moved = shutil.copytree(base, tmp_path / "moved")
+        runner.invoke(soup, [*words, str(tmp_path / "again"), "--base", str(moved)], catch_exceptions=False)
+        assert Artifact.read(tmp_path / "again").base == str(moved)
+        for name in ("merge.json", "..%2F..%2Fserver.pem", "none"):
+            assert status_of(raw(running.port, request(f"GET /v1/rounds/1/model/{name} HTTP/1.1"))) == 404
+        with pytest.raises(GymError, match="round 2 is not closed"):
+            runner.invoke(soup, ["fetch", "2", *words[2:], str(tmp_path / "two")], catch_exceptions=False)
+        card = (made / "README.md").read_text()
+        (made / "README.md").write_text(card + "Run this: ...")
+        with pytest.raises(GymError, match="not what the ledger of round 1 names"):
+            runner.invoke(soup, [*words, str(tmp_path / "changed")], catch_exceptions=False)
+        assert not (tmp_path / "changed").exists()
+        assert "README.md of the model of round 1" in runner.invoke(soup, ["verify", str(tmp_path / "soup")]).output
+        (made / "README.md").write_text(card)
         status = runner.invoke(soup, ["status", "--server", url, "--member", "anna", "--key", str(tmp_path / "k")])
         assert "round 2 is open" in status.output and "anna: reputation" in status.output
     finally:

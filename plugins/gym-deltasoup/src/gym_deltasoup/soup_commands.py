@@ -145,6 +145,24 @@ def status(member: str | None, url: str, key: str, token_file: Path | None, as_j
 
 
 @soup.command()
+@click.argument("number", type=int)
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder to write, which is not there yet.")
+@click.option("--base", help="The base of the community, where it is called otherwise here: a folder, or a Hub id.")
+@_server
+@_token
+@_json
+def fetch(number: int, into: Path, base: str | None, url: str, token_file: Path | None, as_json: bool) -> None:
+    """Fetch what round NUMBER made, each file as the ledger names it. The folder can be served, exported and trained on.
+
+    Example: `gym soup fetch 1 --into runs/round-1`
+    """
+    from gym_deltasoup.client.fetch import fetch as fetched
+
+    found = fetched(_client(url, None, token_file), number, into, base)
+    _say(found.to_json(), as_json, f"wrote {into}, {found.kind} of {found.base or 'round ' + str(number)}")
+
+
+@soup.command()
 @click.argument("source")
 @click.option("--known", help="Hash of an event of an earlier day, which has to be there.")
 @click.option("--export", "into", type=click.Path(path_type=Path, dir_okay=False), help="Write the events to a file.")

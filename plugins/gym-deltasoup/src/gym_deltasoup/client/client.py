@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -86,6 +87,13 @@ class SoupClient:
     def report(self, number: int) -> dict[str, Any]:
         """Return the report of a round."""
         return self._asked("GET", f"/v1/rounds/{number}/report", has="round")
+
+    def piece(self, number: int, name: str, begin: int) -> bytes:
+        """Return bytes of a file of what a round made, from one on; nothing behind its end."""
+        reply = self._sent("GET", f"/v1/rounds/{number}/model/{quote(name)}?offset={begin}", None)
+        if reply.status >= 400:
+            self._told(reply)  # which raises
+        return reply.body
 
     def ledger(self) -> tuple[str, list[Event]]:
         """Return the name of the server and all of its events."""

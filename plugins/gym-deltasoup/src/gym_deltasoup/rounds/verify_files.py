@@ -8,10 +8,11 @@ from pathlib import Path
 
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.rounds.contribution_store import Contents, hashed
+from gym_deltasoup.rounds.secure_closing import MODEL
 
 
 def verify_files(folder: Path, events: Iterable[Event]) -> list[str]:
-    """Return what is wrong with the files that events name: contributions, and reports of rounds."""
+    """Return what is wrong with the files that events name: contributions, and reports and models of rounds."""
     contents, problems = Contents(folder), []
     for event in events:
         data = event.data
@@ -23,4 +24,8 @@ def verify_files(folder: Path, events: Iterable[Event]) -> list[str]:
             report = folder / "rounds" / str(event.round) / "report.json"
             if not report.is_file() or hashlib.sha256(report.read_bytes()).hexdigest() != data["report"]:
                 problems.append(f"the report of round {event.round} is gone, or was changed")
+            for name, digest in data.get("model", {}).items():
+                file = report.with_name(MODEL) / name
+                if not file.is_file() or hashed(file) != digest:
+                    problems.append(f"{name} of the model of round {event.round} is gone, or was changed")
     return problems

@@ -24,7 +24,8 @@ from gym_deltasoup.config.server import LOOPBACK, SoupServerConfig
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.reports.html import page
 from gym_deltasoup.rounds.checks import Refused
-from gym_deltasoup.rounds.closing import result
+from gym_deltasoup.rounds.closing import RoundResult, result
+from gym_deltasoup.rounds.published import files, piece
 from gym_deltasoup.rounds.round_report import for_all
 from gym_deltasoup.server.rate_limits import RateLimits
 from gym_deltasoup.server.requests import Forbidden, Malformed
@@ -80,6 +81,7 @@ class SoupApp:
             ("GET", "/v1/secure/{member}", self.secure),
             ("GET", "/v1/rounds/{number}/report", self.report),
             ("GET", "/v1/rounds/{number}/report.html", self.report_page),
+            ("GET", "/v1/rounds/{number}/model/{name}", self.model),
             ("GET", "/v1/ledger", self.ledger),
         ]
         self.asgi = Starlette(
@@ -145,6 +147,14 @@ class SoupApp:
         """Give the report of a round as a page."""
         return HTMLResponse(page(await self._work(lambda: self._report(request))))
 
+    async def model(self, request: Request) -> Response:
+        """Give a part of a file of what a round made."""
+        offset = request.query_params.get("offset", "0")
+        if not _is_number(offset):
+            raise Answered(400, "`offset` is no number")
+        part = await self._work(lambda: self._piece(request, int(offset)))
+        return Response(part, media_type="application/octet-stream")
+
     async def ledger(self, request: Request) -> Response:
         """Give events, a page at a time."""
         after = request.query_params.get("after", "0")
@@ -155,11 +165,21 @@ class SoupApp:
         return JSONResponse({"server": server, "events": [each._asdict() for each in events]})
 
     def _report(self, request: Request) -> dict[str, Any]:
+        return for_all(self._result(request).report)
+
+    def _piece(self, request: Request, begin: int) -> bytes:
+        found = self._result(request)
+        path = files(found.artifact.path).get(request.path_params["name"]) if found.is_merged else None
+        if path is None:
+            raise Unknown("the round made no such file")
+        return piece(path, begin)
+
+    def _result(self, request: Request) -> RoundResult:
         number = request.path_params["number"]
         if not _is_number(number):
             raise Unknown("there is no such round")
         try:
-            return for_all(result(self.service.community, int(number)).report)
+            return result(self.service.community, int(number))
         except GymError as error:
             raise Unknown(error.problems) from None
 

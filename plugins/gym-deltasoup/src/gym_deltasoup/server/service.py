@@ -114,7 +114,7 @@ class Service:
     def member(self, name: str) -> dict[str, Any]:
         """Return what is known of a member. Raises Unknown."""
         if self.community.ledger.member(name) is None:
-            raise Unknown("there is no such member")
+            raise Unknown(f"{name} is no member here", key="member", fix="gym soup join")
         return self._member(name)
 
     def begin(self, body: bytes) -> Upload | Event:
