@@ -52,6 +52,23 @@ def test_what_was_held_out_is_answered_and_goes_on_where_it_stopped(trained: Pat
     assert run(words) == 0 and answers.read_bytes() == b"".join(lines) and read(folder) == found
 
 
+def test_a_base_that_was_moved_is_named(tmp_path: Path, capsys: Any) -> None:
+    """By nobody, it is an error that says how; another one in its place is refused by its weights."""
+    base, rows = tiny.write_model(tmp_path / "base"), tmp_path / "rows.json"
+    rows.write_text(json.dumps(ROWS))
+    recipe = {"model": str(base), "data": {"sources": str(rows), "validation": 2}, "algorithm": "sft"}
+    recipe |= {"adapter": "lora", "train": {"max_steps": 1}, "output": str(tmp_path / "run")}
+    execute(load_recipe(recipe))
+    moved = base.rename(tmp_path / "moved")
+    words = ["predict", str(tmp_path / "run"), "max_tokens=4", "--json"]
+    assert run(words) == 1 and "base=PATH" in capsys.readouterr().out
+    other = tiny.write_model(tmp_path / "other", seed=9)
+    assert run([*words, f"base={other}"]) == 1 and "belongs to another base" in capsys.readouterr().out
+    assert run([*words, f"base={moved}"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"]["predict_samples"] == 2
+    assert run(["predict", str(moved), f"base={moved}"]) != 0
+
+
 SPOKEN = (
     "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
     "{% else %}<|im_start|>thoughts {{ m.reasoning_content }}<|im_end|><|im_start|>{{ m.content }}<|endoftext|>{% endif %}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -13,6 +14,7 @@ from gym_core import Artifact, execute, load_recipe
 from gym_core.cli import run as gym
 from gym_core.errors import OK
 from gym_testkit.bench import Bench
+from gym_testkit.tiny import write_model
 from gym_torch.checkpoints.open_artifact import opened
 
 TOKENS = torch.tensor([[5, 3, 8, 1, 9, 2, 2, 7]])
@@ -46,3 +48,19 @@ def test_export_takes_what_was_trained_and_the_quantized_model_stands_beside_it(
     assert (tmp_path / "moved" / "quantized-fp8" / "model.safetensors").exists()
     longer = execute(load_recipe(recipe | {"output": str(tmp_path / "moved")}, ["train.max_steps=3"]))
     assert longer.artifact.path == tmp_path / "moved" / "quantized" and not longer.repeated
+
+
+def test_a_base_that_was_moved_is_named(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To `gym export` and `gym quantize`; another one in its place is refused by its weights."""
+    base = shutil.copytree(bench.model(), tmp_path / "base")
+    recipe = bench.recipe("sft", max_steps=1) | {"adapter": {"name": "lora", "rank": 4}, "model": str(base)}
+    execute(load_recipe(recipe | {"output": str(tmp_path / "run")}))
+    moved, words = str(base.rename(tmp_path / "moved")), ["export", str(tmp_path / "run")]
+    assert gym(words) != OK and "--base PATH" in capsys.readouterr().err
+    other = str(write_model(tmp_path / "other", seed=9))
+    assert gym([*words, "--base", other]) != OK and "belongs to another base" in capsys.readouterr().err
+    assert (
+        gym([*words, "--base", moved]) == OK and gym(["export", moved, "--into", moved + "-2", "--base", moved]) != OK
+    )
+    assert gym([*words, "--base", moved, "--verify"]) == OK
+    assert gym(["quantize", *words[1:], "--base", moved, "--with", "rtn", "holdout_samples=4"]) == OK

@@ -29,10 +29,17 @@ CERTIFICATE = (
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--to", "name", help="Exporter, by default safetensors; with --verify, all that lie in RUN/export.")
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/export/NAME.")
+@click.option("--base", help="Where the base of an adapter or a delta lies now, if it was moved.")
 @click.option("--verify", is_flag=True, help="Compare what was exported with the run again, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(
-    run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, verify: bool, as_json: bool
+    run: Path,
+    overrides: tuple[str, ...],
+    name: str | None,
+    into: Path | None,
+    base: str | None,
+    verify: bool,
+    as_json: bool,
 ) -> None:
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
 
@@ -45,7 +52,7 @@ def export(
     Example: `gym export runs/first --to gguf type=q8_0`
     """
     if run.suffix in (".yaml", ".yml"):
-        if overrides or name or verify:
+        if overrides or name or verify or base:
             raise GymError(
                 "a file says all there is to say", where=str(run), fix="leave options out, or set them in it"
             )
@@ -53,6 +60,8 @@ def export(
         click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
         return
     found = found_in(run)
+    if base is not None:
+        found = replace(found, artifact=_based_on(found.artifact, base))  # exporters check that it is the same one
     if verify:
         if overrides:
             raise GymError("options are those of the certificate", key=overrides[0], fix="leave them out with --verify")
@@ -111,6 +120,12 @@ def _artifact(model: str, adapter: str | None) -> Artifact:
             "holds a whole model, not an adapter", where=str(path), fix="name it as the model, without an adapter"
         )
     return replace(found, base=model) if adapter else found
+
+
+def _based_on(artifact: Artifact, base: str) -> Artifact:
+    if artifact.kind == "model":
+        raise GymError("is a whole model, and has no base", where=str(artifact.path), key="--base", fix="leave it out")
+    return replace(artifact, base=str(Path(base).resolve()) if Path(base).exists() else base)
 
 
 def _exported(found: Recorded, exporter: Mapping[str, Any], into: Path) -> Path:

@@ -16,6 +16,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_manage.recorded import recorded
 from gym_predict.options import PredictOptions
 from gym_serve.options import engine_named, report
+from gym_torch.checkpoints.base_model import base_of, is_gone
 
 DIALECTS = "predict_dialects"
 FOLDER = "predict"
@@ -50,7 +51,12 @@ def task(given: Path, words: Sequence[str]) -> Task:
         folder = Path(load_recipe(given).output).expanduser()
     run = recorded(folder)
     own = {key: value for key, value in map(_pair, words) if key.partition(".")[0] in PredictOptions.model_fields}
-    recipe = load_recipe(run.recipe, [word for word in words if _pair(word)[0] not in own])
+    changes = [word for word in words if _pair(word)[0] not in own]
+    if is_gone(run.artifact) and "base" not in own:
+        base_of(run.artifact)  # which says what to do
+    if "base" in own and run.artifact.kind != "model":
+        changes.insert(0, f"model.path={own['base']}")  # whose tokenizer reads the rows
+    recipe = load_recipe(run.recipe, changes)
     options: dict[str, Any] = {"models": [str(folder)], "output": str(run.output / (FOLDER + run.label))}
     for key, value in own.items():
         dialect.apply_override(options, key, value)

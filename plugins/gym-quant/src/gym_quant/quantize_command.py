@@ -21,8 +21,11 @@ CHATS = {"model": "", "data": "", "algorithm": "sft"}
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--with", "name", help="Quantizer; default that of the recipe, else rtn.")
 @click.option("--into", type=click.Path(path_type=Path), help="Where to write; default RUN/quantized-NAME.")
+@click.option("--base", help="Where the base of an adapter or a delta lies now, if it was moved.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, as_json: bool) -> None:
+def quantize(
+    run: Path, overrides: tuple[str, ...], name: str | None, into: Path | None, base: str | None, as_json: bool
+) -> None:
     """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer.
 
     RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, with --into; samples to calibrate
@@ -37,7 +40,13 @@ def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path
     chosen = (
         {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
     )
-    again, hook = reopened({**(found.recipe or CHATS), "quantization": chosen}, found.output)
+    from gym_torch.checkpoints.base_fingerprint import based_on  # torch takes its time
+
+    trained = based_on(found.trained, base)
+    recipe = {**(found.recipe or CHATS), "quantization": chosen}
+    if base is not None and isinstance(recipe.get("model"), dict):
+        recipe["model"] = {**recipe["model"], "path": trained.base}
+    again, hook = reopened(recipe, found.output)
     if not found.recipe:
         again = replace(again, recipe=replace(again.recipe, data=None))
     if again.recipe.quantization and again.recipe.quantization.moment == "load":
@@ -48,5 +57,5 @@ def quantize(run: Path, overrides: tuple[str, ...], name: str | None, into: Path
             fix=f"`--with encoded quantizer={short}` writes what it makes; `gym plugins list --kind quantizers` names others",
         )
     target = into or found.place(f"quantized-{chosen['name'].rpartition('/')[2]}")
-    made = hook.quantize(run=again, artifact=found.trained, into=target)
+    made = hook.quantize(run=again, artifact=trained, into=target)
     click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")

@@ -36,6 +36,7 @@ class ModelSource:
     template: str | Mapping[str, Any] | None = (
         None  #: to serve with, where the model does not carry its own: `named_template`
     )
+    base: str | None = None  #: where the model lies that an adapter or delta belongs to, if not where it was
 
 
 @dataclass(frozen=True)

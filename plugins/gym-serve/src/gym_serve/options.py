@@ -41,6 +41,8 @@ class ServingOptions(Config):
     """What computes the answers; without it, `llama_cpp` for GGUF files and `local` for all else."""
     template: str | dict[str, Any] | None = None
     """Chat template to serve with, where the model does not carry its own: a name, one with options, or a Jinja file."""
+    base: str | None = None
+    """Where the base of the first model lies now, if that is an adapter or a delta whose base was moved."""
     tenants: Path | None = None
     """Store of variants of the first model, each asked for as `model@user`."""
     adapters: Mapping[str, str] = {}
@@ -74,8 +76,8 @@ class ServingOptions(Config):
                     f"two models have the name `{name}`", key=MODEL, fix="write `name=path` for one of them"
                 )
             first = number == 0
-            tenants, adapters = (self.tenants, self.adapters) if first else (None, {})
-            found.append(ModelSource(name, path, tenants, adapters, self.template))
+            tenants, adapters, base = (self.tenants, self.adapters, self.base) if first else (None, {}, None)
+            found.append(ModelSource(name, path, tenants, adapters, self.template, base))
         for name in self.adapters:
             if not TENANT.fullmatch(name):
                 raise RecipeError(f"`{name}` is no name", key="adapters", fix="use letters, digits, `_`, `-` and `.`")

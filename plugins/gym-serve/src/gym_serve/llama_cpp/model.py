@@ -56,6 +56,8 @@ class LlamaModel:
 
     def __init__(self, source: ModelSource, limits: Limits, config: LlamaCpp) -> None:
         """Load it. Raises GymError where llama.cpp does not, or where it is to have tenants."""
+        if source.base:
+            raise GymError("a GGUF file is a whole model", where=source.path, key="base", fix="leave it out")
         if source.tenants or source.adapters:
             key = "tenants" if source.tenants else "adapters"
             fix = "merge the adapter and export it (`gym export RUN --to gguf`), or serve the run with `local`"

@@ -16,11 +16,12 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError
 from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
-from gym_data.location import artifact_at
+from gym_data.location import artifact_at, locate
 from gym_data.prepare import tokenizer_with
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
 from gym_serve.templates import named_template, template_file
+from gym_torch.checkpoints.base_fingerprint import based_on
 from gym_torch.checkpoints.base_model import base_of, is_gone
 from gym_torch.checkpoints.open_artifact import as_stored, opened
 from gym_torch.checkpoints.peft_folder import peft_artifact
@@ -114,7 +115,7 @@ def context_of(model: PreTrainedModel, limits: Limits) -> int:
 
 def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     """Return a model in memory. Raises GymError where it cannot be opened, or its template is not the one it was trained with."""
-    artifact = artifact_in(source.path)
+    artifact = artifact_of(source)
     found = opened(as_stored(artifact))
     model = found.adapted.model.requires_grad_(False).eval().to(device())  # type: ignore[arg-type]
     model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
@@ -151,6 +152,12 @@ def own_tokenizer(
         found = Tokenizer(usual.path, text)
     check_template(artifact.details, found, name)
     return found
+
+
+def artifact_of(source: ModelSource) -> Artifact:
+    """Return what is served. Raises what `artifact_in` and `based_on` raise."""
+    base = None if source.base is None else locate(source.base, key="base")
+    return based_on(artifact_in(source.path, base), source.base)
 
 
 def artifact_in(path: str, base: Path | None = None) -> Artifact:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import safe_open
 
 from gym_core import Artifact, GymError
 from gym_core.files import cache_dir, write_atomically
+from gym_data.location import lasting, locate
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model import fingerprint
 from gym_torch.model.mapped_weights import release
@@ -45,6 +47,21 @@ def check_base(artifact: Artifact, base: Path) -> None:
         key="base",
         fix="put back the weights that it was trained from",
     )
+
+
+def based_on(artifact: Artifact, base: str | None) -> Artifact:
+    """Return an artifact with its base where it is said to be now, such as a folder that was moved; as it is where that is None.
+
+    Raises GymError where it is a whole model, what `locate` raises, and where the weights there are others.
+    """
+    if base is None:
+        return artifact
+    if artifact.kind == "model":
+        raise GymError(
+            "is a whole model, and has no base", where=str(artifact.path), key="base", fix="leave `base` out"
+        )
+    check_base(artifact, locate(base, key="base"))
+    return replace(artifact, base=lasting(base))
 
 
 def _weights(file: Path) -> list[list[object]]:

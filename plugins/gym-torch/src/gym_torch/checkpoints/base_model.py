@@ -19,7 +19,7 @@ def base_of(artifact: Artifact) -> Path:
         raise GymError(
             f"the base of this {artifact.kind} is not there any more: {artifact.base}",
             where=str(artifact.path),
-            fix="put it back or link it there (`ln -s`); `gym api BASE adapters.NAME=ADAPTER` serves with it wherever it is",
+            fix="say where it is now: `base=PATH`, or `--base PATH` of gym export and gym quantize; or link it there (`ln -s`)",
         )
     return locate(artifact.base, artifact.details.get("revision"))
 

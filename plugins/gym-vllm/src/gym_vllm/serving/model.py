@@ -17,6 +17,7 @@ from gym_serve.local.opening import (
     UNBOUNDED,
     answers_of,
     artifact_in,
+    artifact_of,
     check_template,
     options_of,
     own_tokenizer,
@@ -71,7 +72,7 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
     """Find the files of a model. Raises GymError for what vLLM does not serve."""
     if source.tenants is not None:
         raise _refused(source, "tenants", "variants are served by the engine `local`", "leave `engine` out")
-    artifact = artifact_in(source.path)
+    artifact = artifact_of(source)
     folders: dict[str | None, Artifact] = {
         name: artifact_in(path, artifact.path) for name, path in source.adapters.items()
     }
