@@ -293,3 +293,13 @@ def test_a_model_with_a_copy_of_a_tied_weight_is_merged_after_an_export(bench: B
         merge_artifacts(soup.UniformSoup(), [Input(plain), Input(copied)], tmp_path / "made")
     assert bench.gym("export", str(copied), "--into", str(tmp_path / "once")).returncode == 0
     merge_artifacts(soup.UniformSoup(), [Input(plain), Input(tmp_path / "once")], tmp_path / "made")
+
+
+def test_a_base_in_the_format_of_gpt2_on_the_hub_has_the_layers_that_adapters_name(tmp_path):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=2))
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    bare = {name.removeprefix("transformer."): each for name, each in load_file(file).items()}
+    save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 16, 16)}, file, {"format": "pt"})
+    base = Base(str(tmp_path))
+    assert base.matrix("transformer.h.0.attn.c_attn") == (24, 8) and base.matrix("h.0.attn.c_attn") is None
