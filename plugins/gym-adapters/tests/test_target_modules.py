@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from gym_adapters_families import family
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gym_adapters import (
@@ -30,6 +31,7 @@ from gym_adapters import (
     RsLoRA,
     VeRA,
 )
+from gym_adapters.fitting_layers import unfit_layers
 from gym_adapters.multi_adapter import MultiAdapter
 from gym_adapters.target_modules import within
 from gym_core import GymError
@@ -166,6 +168,32 @@ def test_layers_beside_which_an_update_would_be_lost_are_left_out_and_refused_by
             with pytest.raises(GymError, match="an update beside it would be lost") as caught:
                 config.build(model=families.build(name), seed=0)
             assert caught.value.problems[0].key == "adapter.target_modules"
+
+
+class Beside(nn.Module):
+    """Computes with the weights of some of its layers, and calls the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("handed", "kernel", "filled", "marked", "asked", "told"):
+            self.add_module(name, nn.Linear(2, 2))
+        nn.init.normal_(self.filled.weight)
+        self.told.weight = nn.Parameter(torch.ones(2, 2))
+        if not getattr(self.marked.weight, "done", False):
+            self.marked.weight.done = True
+
+    def forward(self, given: Tensor) -> Tensor:
+        """Return what only its source says: `self.told.weight` is named here, and is not computed with."""
+        same = isinstance(  # its argument stands in a line of its own
+            self.asked.weight, nn.Parameter
+        )
+        given = given.to(self.asked.weight.dtype) if same else given
+        given = functional.linear(given, self.handed.weight)
+        return self.told(given) if given.device.type == "cpu" else given @ self.kernel.weight
+
+
+def test_what_a_module_does_with_a_weight_is_read_from_all_of_its_branches() -> None:
+    assert set(unfit_layers(cast(Any, Beside()))) == {"handed", "kernel"}
 
 
 def test_a_linear_layer_with_a_forward_pass_of_its_own_is_one() -> None:

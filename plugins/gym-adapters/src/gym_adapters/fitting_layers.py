@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
+import textwrap
 from collections.abc import Iterable
 from functools import cache
 
@@ -16,10 +17,8 @@ from gym_adapters.target_modules import require, within
 from gym_core import GymError
 
 KEY = "adapter.target_modules"
-#: A method that computes with the weight of a layer; what it asks of the weight besides, or sets, is no use of it.
-USE = re.compile(
-    r"(?<!isinstance\()\bself\.(\w+)\.weight\b(?!\[|\.(?:dtype|device|shape|size|data|requires_grad)\b|\s*=[^=])"
-)
+#: What a method asks of the weight of a layer without computing with it.
+ASKED = ("dtype", "device", "shape", "size", "data", "requires_grad")
 
 
 def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
@@ -58,15 +57,48 @@ def require_layers(names: Iterable[str], fitting: list[str], model: PreTrainedMo
 
 @cache
 def _used(kind: type[nn.Module]) -> frozenset[str]:
-    """Return the names of the layers whose weights the methods of a class compute with."""
+    """Return the names of the layers whose weights the methods of a class compute with.
+
+    The source says it of all branches at once. A pass, even one on the meta device, would say it of one: a state space of Mamba
+    calls its projections on a CPU, and hands their weights to a kernel on a GPU.
+    """
     found: set[str] = set()
     for base in kind.__mro__:
         if issubclass(base, nn.Module) and base not in (nn.Module, PreTrainedModel):
             try:
-                found |= {*USE.findall(inspect.getsource(base))}
+                source = inspect.getsource(base)
             except (OSError, TypeError):  # a class without a file
                 continue
+            found |= _computed_with(ast.parse(textwrap.dedent(source)))
     return frozenset(found)
+
+
+def _computed_with(source: ast.AST) -> set[str]:
+    """Return each `name` of which a source reads `self.name.weight`, but to ask about it, to take rows of it or to fill it."""
+    found = set[str]()
+    for parent in ast.walk(source):
+        for child in ast.iter_child_nodes(parent):
+            match child:
+                case ast.Attribute(ast.Attribute(ast.Name("self"), name), "weight", ast.Load()):
+                    if not _no_use(parent, child):
+                        found.add(name)
+    return found
+
+
+def _no_use(parent: ast.AST, weight: ast.AST) -> bool:
+    """Whether a piece of code that has a weight as its part does not compute with the whole of it."""
+    match parent:
+        case ast.Attribute(attr=asked, ctx=written):
+            return asked in ASKED or isinstance(written, ast.Store)
+        case ast.Subscript(value=taken):  # rows, as embeddings give
+            return taken is weight
+        case ast.Call(func=ast.Name("isinstance" | "getattr" | "hasattr")):
+            return True
+        case ast.Call(
+            func=ast.Attribute(attr=called)
+        ):  # `init.normal_` and others that write into a tensor are called so
+            return called.endswith("_")
+    return False
 
 
 @torch.no_grad()
