@@ -1,4 +1,4 @@
-"""Who imports whom: no cycle between packages, subpackages of a package or files, and no upward arrow in the engine.
+"""Who imports whom: no cycle between packages, subpackages of a package or files; a subpackage of the engine imports lower ones.
 
 A subpackage is a folder of a package, or a module at its top level. Imports inside functions, and those for types alone, count.
 """
@@ -79,7 +79,7 @@ def sources() -> list[Path]:
 
 
 @pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
-def test_no_cycle_between_rooms(package: Path) -> None:
+def test_no_cycle_between_subpackages(package: Path) -> None:
     graphlib.TopologicalSorter(subpackages(package)).prepare()
 
 
@@ -116,7 +116,7 @@ def test_a_cycle_is_found(tmp_path: Path) -> None:
         graphlib.TopologicalSorter(files(package)).prepare()
 
 
-def test_arrows_between_the_rooms_of_the_engine_lead_downward() -> None:
+def test_a_subpackage_of_the_engine_imports_only_lower_ones() -> None:
     graph = subpackages(ROOT / "plugins/gym-torch/src/gym_torch")
     assert set(SUBPACKAGES) <= set(graph)
     folders = {name for name in graph if (ROOT / "plugins/gym-torch/src/gym_torch" / name).is_dir()}
