@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import pluggy
 
 from gym_core.artifact import Artifact
+from gym_core.discovery import Entry
 from gym_core.errors import PluginError, RecipeError
 from gym_core.kinds import Exporter
 from gym_core.loading import find, load
@@ -95,12 +96,14 @@ _KEYS = {"load_model": "model", "build_trainer": "algorithm", "quantize": "quant
 
 def _check(outcome: pluggy.Result[Any], hook: str, called: Sequence[pluggy.HookImpl], given: Mapping[str, Any]) -> None:
     """Raise PluginError where a hook did not return what a run needs, such as a wrapper that forgets to return."""
-    made, key, wanted = outcome.get_result(), _KEYS[hook], _RETURNS[hook]
+    made, key = outcome.get_result(), _KEYS[hook]
     component = given.get("exporter") or getattr(given["run"].recipe, key)
-    if component and (made is None or not isinstance(made, wanted) or (isinstance(made, Path) and not made.exists())):
-        hooks = [one.plugin_name for one in called if one.plugin_name != "defaults"]
-        why = f"{hook}: {' or '.join(hooks) or repr(component)[:50]} returned {made!r:.60}"
-        raise PluginError(why, key="hooks" if hooks else key, fix=f"see `{hook}` in docs/hooks.md")
+    lost = isinstance(made, Path) and not made.exists()
+    if component is None or (made is not None and isinstance(made, _RETURNS[hook]) and not lost):
+        return
+    plugins = [one.plugin_name for one in called if one.plugin_name != "defaults"]
+    why = f"{hook}: {' or '.join(plugins) or repr(component)[:50]} returned {made!r:.60}"
+    raise PluginError(why, key="hooks" if plugins else key, fix=f"see `{hook}` in docs/hooks.md")
 
 
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
@@ -117,17 +120,21 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
         entry = find("hooks", name, key=f"hooks[{position}]")
         if manager.has_plugin(entry.qualified):
             raise RecipeError(f"`{name}` is named twice", key=f"hooks[{position}]", fix="name it once")
-        plugin = load(entry)
-        try:
-            made = plugin() if isinstance(plugin, type) else plugin
-        except Exception as error:
-            why, fix = f"{entry.value}() raised {type(error).__name__}: {error}", f"update or uninstall {entry.dist}"
-            raise PluginError(why, where=entry.title, fix=fix) from error
-        try:
-            manager.register(made, entry.qualified)
-            manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1].strip()
-            why, fix = f"its hooks do not fit: {reason}", "the signatures are in docs/hooks.md"
-            raise PluginError(why, where=entry.title, fix=fix) from error
+        _register(entry, manager)
     return manager
+
+
+def _register(entry: Entry, manager: pluggy.PluginManager) -> None:
+    """Load a hook plugin, made without arguments where it is a class, and add it to a manager."""
+    plugin = load(entry)
+    try:
+        made = plugin() if isinstance(plugin, type) else plugin
+    except Exception as error:
+        why, fix = f"{entry.value}() raised {type(error).__name__}: {error}", f"update or uninstall {entry.dist}"
+        raise PluginError(why, where=entry.title, fix=fix) from error
+    try:
+        manager.register(made, entry.qualified)
+        manager.check_pending()
+    except (pluggy.PluginValidationError, ValueError) as error:
+        why = f"its hooks do not fit: {str(error).strip().splitlines()[-1].strip()}"
+        raise PluginError(why, where=entry.title, fix="the signatures are in docs/hooks.md") from error
