@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gym_core import dialect, kinds, sections
 from gym_core.component import Component, Config
@@ -112,43 +112,40 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         data, marks, folder = document.data, document.marks, Path(source).parent
     found = Findings(marks, folder=folder)
     for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
-            continue
-        begun, value = _absent(data, tuple(key.split("."))), parse_scalar(text)
-        said: Any = data
-        for part in key.split("."):
-            said = said.get(part) if isinstance(said, Mapping) else None
-        path = dialect.apply_override(data, key, value)
-        found.taken_back |= {path} if value is None and said is not None else set()
-        given = [path, *(mark for mark in marks if mark[: len(path)] == path)]
-        marks.update(dict.fromkeys([*begun, *given], "command line"))
+        _override(data, override, found)
     return _validate(dialect.translate(data, found), found)
 
 
-def _absent(data: Mapping[str, Any], path: sections.Path) -> list[sections.Path]:
-    """Return the key paths around a key that are missing in the data, and that setting the key creates."""
-    inner: Any = data
-    for end, part in enumerate(path[:-1], 1):
-        inner = inner.get(part) if isinstance(inner, Mapping) else inner
-        if inner is None:
-            return [path[:length] for length in range(end, len(path))]
-    return []
+def _override(data: dict[str, Any], override: str, found: Findings) -> None:
+    """Set what `key=value` says in the data, and mark that the command line said it."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        found.problems.append(Problem(f"`{override}` is not key=value", "command line"))
+        return
+    path, value = tuple(key.split(".")), parse_scalar(text)
+    created = [path[:end] for end in range(1, len(path)) if _at(data, path[:end]) is None]
+    if value is None and _at(data, path) is not None:
+        found.taken_back.add(path)
+    dialect.apply_override(data, key, value)
+    given = [path, *(mark for mark in found.marks if mark[: len(path)] == path)]
+    found.marks.update(dict.fromkeys([*created, *given], "command line"))
+
+
+def _at(data: Any, path: sections.Path) -> Any:
+    """Return the value at a key path; None where there is none."""
+    for part in path:
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
 
 
 def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
+    """Build the sections of a recipe in its canonical form. Raises every problem that was found, at once."""
     found.chosen = lambda: dialect.chosen_classes(raw)
     built: dict[str, Any] = {}
     for section, slot in SLOTS.items():
-        value = raw.get(section)
-        if slot.many:
-            items = value if isinstance(value, list) else [value] if value is not None else []
-            built[section] = tuple(sections.component(slot, item, (section, i), found) for i, item in enumerate(items))
-        elif value is not None or (slot.implied and (slot.kind, slot.default) in installed().named):
-            built[section] = sections.component(slot, value, (section,), found)
-        else:
-            built[section] = None
+        built[section] = () if slot.many else None
+        if raw.get(section) is not None or (slot.implied and (slot.kind, slot.default) in installed().named):
+            built[section] = sections.components(slot, raw.get(section), (section,), found)
     for section, default in (("train", None), ("hooks", ()), ("output", "")):
         value = default if raw.get(section) is None else raw[section]
         built[section] = sections.plain(sections.VALUES[section], value, (section,), found)
@@ -156,18 +153,28 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         fix = 'write the path out, or give it on the command line: output="$NAME/..."'
         found.add(("output",), "names an environment variable, and recipes read none", fix)
     sections.hooks(built["hooks"] or (), found)
-    if raw.get("algorithm") is None and not found.plugins:
-        have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
-        found.add(("algorithm",), "is required", f"installed: {have}")
-    elif built.get("algorithm") is not None:
-        for section in cast(kinds.Algorithm, built["algorithm"]).needs:
-            if built[section] is None and raw.get(section) is None:
-                found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
+    _check_algorithm(built, raw, found)
     if found.problems:
         problems = sorted(set(found.problems), key=lambda problem: (_line(problem.where), problem.key))
         raise PluginError(problems) if set(problems) <= found.plugins else RecipeError(problems)
     built["output"] = built["output"] or f"runs/{_named(raw['algorithm'])}"
     recipe = Recipe(resolved=tuple(found.resolved), **built)
+    _check_written(recipe)
+    return recipe
+
+
+def _check_algorithm(built: Mapping[str, Any], raw: Mapping[str, Any], found: Findings) -> None:
+    """Note where no algorithm is named, or one without a section that it needs."""
+    if raw.get("algorithm") is None and not found.plugins:
+        have = ", ".join(sorted({entry.name for entry in entries("algorithms")})) or "none is installed"
+        found.add(("algorithm",), "is required", f"installed: {have}")
+    for section in built["algorithm"].needs if built["algorithm"] else ():
+        if built[section] is None and raw.get(section) is None:
+            found.add((section,), f"algorithm `{_named(raw['algorithm'])}` needs this section")
+
+
+def _check_written(recipe: Recipe) -> None:
+    """Raise RecipeError or PluginError for a value that `run.json` cannot hold."""
     for key, value in _flatten(recipe.canonical(everything=True)).items():
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -177,7 +184,6 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
         except (TypeError, ValueError, RecursionError):
             fix = "it must be text, a number, a list or a mapping: update the plugin or leave it out"
             raise PluginError(f"a {type(value).__name__} cannot be written to run.json", key=key, fix=fix) from None
-    return recipe
 
 
 def _line(where: str) -> tuple[str, int]:

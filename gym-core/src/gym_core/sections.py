@@ -129,6 +129,14 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
     return None
 
 
+def components(slot: Slot, raw: Any, path: Path, found: Findings) -> Any:
+    """Turn the raw value of a slot into its component, or into a tuple where it takes many; None in the place of a wrong one."""
+    if not slot.many:
+        return component(slot, raw, path, found)
+    items = raw if isinstance(raw, list | tuple) else [raw]
+    return tuple(component(slot, item, (*path, at), found) for at, item in enumerate(items))
+
+
 def hooks(names: tuple[str, ...], found: Findings) -> None:
     """Find and import the hook plugins of a recipe, and add them to the resolved components."""
     for position, name in enumerate(names):
@@ -150,13 +158,8 @@ def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config |
         return None
     values, before = dict(raw), len(found.problems)
     for name, slot in nested_slots(cls).items():
-        if (given := values.get(name)) is None:
-            continue
-        if slot.many:
-            items = given if isinstance(given, list | tuple) else [given]
-            values[name] = [component(slot, item, (*path, name, i), found) for i, item in enumerate(items)]
-        else:
-            values[name] = component(slot, given, (*path, name), found)
+        if values.get(name) is not None:
+            values[name] = components(slot, values[name], (*path, name), found)
     if len(found.problems) > before:
         return None
     try:
