@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +89,9 @@ def _predicted(asked: Any) -> dict[str, Any]:
 
 
 async def _answered(options: PredictOptions, ends: frozenset[int], given: Path, answers: Any, progress: Any) -> None:
-    from dataclasses import replace
-
-    from gym_core.errors import RecipeError
-    from gym_serve.inference.run import Asking, infer
-    from gym_serve.names import asked
+    from gym_serve.inference.run import Asking, infer, opened
     from gym_serve.template_options import TemplateSettings
 
-    engine = options.build()
-    try:
-        name = engine.models()[0].name
-        whom = asked(name if options.tenant is None else f"{name}@{options.tenant}")
-        if whom is None:
-            raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
+    async with opened(options) as (engine, whom):
         sampling = replace(options.sampling(), stop_token_ids=tuple(sorted(ends)))
         await infer(Asking(engine, whom, sampling, TemplateSettings()), given, answers, options.at_once, progress.told)
-    finally:
-        await engine.close(1.0)

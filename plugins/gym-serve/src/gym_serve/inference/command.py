@@ -14,7 +14,6 @@ from gym_core.errors import FAILED, RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
 from gym_serve.inference.progress import Progress
-from gym_serve.names import asked
 from gym_serve.options import ServingCommand, read
 
 RUNNING = {"queue", "max_batch", "prefix_cache_bytes", "tenant_bytes", "tenant_cache_bytes", "at_once"}
@@ -73,18 +72,11 @@ def inference(words: tuple[str, ...], given: Path, output: Path, as_json: bool) 
 
 
 async def _run(options: InferenceOptions, given: Path, answers: Any, progress: Progress) -> None:
-    from gym_serve.inference.run import Asking, infer
+    from gym_serve.inference.run import Asking, infer, opened
 
-    engine = options.build()
-    try:
-        name = engine.models()[0].name
-        whom = asked(name if options.tenant is None else f"{name}@{options.tenant}")
-        if whom is None:
-            raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
+    async with opened(options) as (engine, whom):
         asking = Asking(engine, whom, options.sampling(), options, options.system)
         await infer(asking, given, answers, options.at_once, progress.told)
-    finally:
-        await engine.close(1.0)
 
 
 def _errors(output: Path) -> int:

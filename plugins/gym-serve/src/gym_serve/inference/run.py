@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
-from gym_core.errors import Interrupted
+from gym_core.errors import Interrupted, RecipeError
 from gym_data.chat.answer_format import AnswerFormat
 from gym_data.chat.answer_parser import AnswerParser, Delta
 from gym_data.chat.channel_parser import ChannelParser, parser_of
+from gym_serve.answer_options import DrawingOptions
 from gym_serve.api.service import Service
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
 from gym_serve.inference.batch_rows import answered, drawn_by, refused, service_of
 from gym_serve.inference.rows import Answers, Row, rows
-from gym_serve.names import Asked
+from gym_serve.names import Asked, asked
 from gym_serve.template_options import TemplateSettings
 
 
@@ -61,6 +62,23 @@ class Asking:
     def parser(self, request: Request, model: ServedModel) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
         return parser_of((model.answers if request.messages is not None else None) or AnswerFormat(), request.tools)
+
+
+@asynccontextmanager
+async def opened(options: DrawingOptions) -> AsyncIterator[tuple[Engine, Asked]]:
+    """Yield the engine of options that name one model, and who of it is asked; close it in the end.
+
+    Raises RecipeError where the tenant cannot be one, and what opening a model raises.
+    """
+    engine = options.build()
+    try:
+        name = engine.models()[0].name
+        whom = asked(name if options.tenant is None else f"{name}@{options.tenant}")
+        if whom is None:
+            raise RecipeError(f"`{options.tenant}` is no name", key="tenant", fix="name one of the adapters")
+        yield engine, whom
+    finally:
+        await engine.close(1.0)
 
 
 async def infer(asking: Asking, given: Path, answers: Answers, at_once: int, told: Callable[[int, int], None]) -> None:
