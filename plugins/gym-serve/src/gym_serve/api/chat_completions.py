@@ -64,6 +64,24 @@ class ChatCompletion(SamplingBody):
     prediction: dict[str, Any] | None = None  #: what makes some replies faster, and none another
 
 
+def check_fields(body: ChatCompletion) -> None:
+    """Raise HTTPProblem for fields that contradict each other, or say nothing without another one."""
+    last = body.messages[-1]
+    if body.modalities not in (None, ["text"]):
+        raise HTTPProblem(400, "only text is made", key="modalities")
+    if body.top_logprobs and not body.logprobs:
+        raise HTTPProblem(400, "says nothing without `logprobs`", key="top_logprobs")
+    if body.continue_final_message and (body.add_generation_prompt or last.role != "assistant"):
+        raise HTTPProblem(400, "the last message is not the assistant's to go on with", key="continue_final_message")
+    if body.continue_final_message and last.tool_calls:
+        why = "an answer that ends with a call has no end to go on with: send its result"
+        raise HTTPProblem(400, why, key="messages")
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise HTTPProblem(400, "a reply begins where the assistant is to write", key="add_generation_prompt")
+    if body.tool_choice not in (None, "none", "auto") and not body.tools:
+        raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
+
+
 async def job_of(service: Service, body: ChatCompletion, access: Access, id: str) -> Job:
     """Return what an engine is asked for. Raises RequestError, naming the field, for what cannot be."""
     model, asked = await service.described(body.model, access)
@@ -72,27 +90,14 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
     limit, field = (body.max_completion_tokens, "max_completion_tokens")
     limit, field = (limit, field) if limit is not None else (body.max_tokens, "max_tokens")
     drawn = sampling(service, body, limit, field)
-    if body.modalities not in (None, ["text"]):
-        raise HTTPProblem(400, "only text is made", key="modalities")
-    if body.top_logprobs and not body.logprobs:
-        raise HTTPProblem(400, "says nothing without `logprobs`", key="top_logprobs")
+    check_fields(body)
     if body.logprobs:
         service.need("logprobs", "logprobs")
         drawn = replace(drawn, logprobs=body.top_logprobs or 0)
     going_on = body.continue_final_message or False
-    if going_on and (body.add_generation_prompt or body.messages[-1].role != "assistant"):
-        raise HTTPProblem(400, "the last message is not the assistant's to go on with", key="continue_final_message")
-    if going_on and body.messages[-1].tool_calls:
-        raise HTTPProblem(
-            400, "an answer that ends with a call has no end to go on with: send its result", key="messages"
-        )
-    if body.add_generation_prompt is False and not going_on:
-        raise HTTPProblem(400, "a reply begins where the assistant is to write", key="add_generation_prompt")
     tools = body.tools or []
     if tools:
         service.need("tools", "tools")
-    if body.tool_choice is not None and not tools and body.tool_choice not in ("none", "auto"):
-        raise HTTPProblem(400, "says nothing without `tools`", key="tool_choice")
     options = template_options(model, body.chat_template_kwargs, body.reasoning_effort, service.options)
     if options:
         model = await service.told(asked, options)
