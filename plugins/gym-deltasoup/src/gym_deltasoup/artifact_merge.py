@@ -134,15 +134,10 @@ def merge_artifacts(
                 announce(f"{name} holds {why}, and counts as no change")
         lost = group.write(_merged(ready), building, rank)
         report = {
-            "merger": {"name": name_of(merger), "options": merger.model_dump(mode="json"), "package": _package(merger)},
-            "hostile": hostile,
-            **ready.report(),
+            **_report(merger, hostile, ready, given, found),
             **lost,
-            "inputs": [{**each.told(), **_said(one)} for each, one in zip(found, given, strict=True)],
-            **(hidden(found) if merger.hides_inputs() else {}),
             "taken_from_first": taken,
             "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
-            "evaluation": "not evaluated",
         }
         remove(scratch)
         details = {"merge": {"merger": name_of(merger), "inputs": len(found)}, **lost}
@@ -166,6 +161,20 @@ def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:
     return {
         "inputs": [{"name": each.name, "kind": each.artifact.kind, "base": each.base, "sha256": {}} for each in inputs],
         "excluded": {},
+    }
+
+
+def _report(
+    merger: Merger, hostile: int | None, ready: Prepared, given: Sequence[Input], found: Sequence[Opened]
+) -> dict[str, Any]:
+    """Return what is written down of a merge before there is a result: of its inputs, only who took part where it hides them."""
+    return {
+        "merger": {"name": name_of(merger), "options": merger.model_dump(mode="json"), "package": _package(merger)},
+        "hostile": hostile,
+        **ready.report(),
+        "inputs": [{**each.told(), **_said(one)} for each, one in zip(found, given, strict=True)],
+        **(hidden(found) if merger.hides_inputs() else {}),
+        "evaluation": "not evaluated",
     }
 
 

@@ -114,9 +114,7 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     given = ledger.contributions(number)
     if len(given) < wanted:
         raise _too_few(number, wanted, len(given), 0)
-    others = (
-        community.privacy is None
-    )  # with privacy, contributions of others decide nothing; results are for all to see
+    others = community.privacy is None  # with it, contributions of others decide nothing; results are for all to see
     gate = Gate(community, work, Earlier.of(community.folder / FOLDER, number, others))
     gated = gate.judged(usable(community, given, work / "given"))
     if len(gated.inputs) < wanted:
@@ -149,10 +147,7 @@ def _made(community: Community, number: int, least: int | None, work: Path, buil
     seed = seed_of(ledger)
     beside = beside_result(everybody, base.path, work / "beside", merged.artifact, tolerated, seed).first(len(members))
     quality = gated.quality if gated.quality is not None else _cosines(members, beside)
-    least_trimmed = (1 + 2 * tolerated / len(everybody)) / 2  #: half way between what chance trims and all
-    trimmed = {
-        name: share for name, share in zip(members, beside.trimmed.tolist(), strict=True) if share > least_trimmed
-    }
+    trimmed = _trimmed(members, beside, tolerated / len(everybody))
     participation = ledger.participation(number)
     rewarded = [name for name in members if name not in trimmed]
     known = Known(
@@ -220,6 +215,15 @@ def _too_few(number: int, wanted: int, found: int, refused: int) -> GymError:
 
 def _cosines(members: list[str], beside: BesideResult) -> dict[str, float]:
     return {name: max(0.0, cosine) for name, cosine in zip(members, beside.cosines.tolist(), strict=True)}
+
+
+def _trimmed(members: list[str], beside: BesideResult, tolerated: float) -> dict[str, float]:
+    """Return what share of its numbers a merger trimmed, by each member that it trimmed more of than chance would.
+
+    A rule that tolerates a share of inputs trims twice that share; the bound is half way between it and all.
+    """
+    least = (1 + 2 * tolerated) / 2
+    return {name: share for name, share in zip(members, beside.trimmed.tolist(), strict=True) if share > least}
 
 
 def _earlier(number: int) -> int:
