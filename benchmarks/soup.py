@@ -70,9 +70,8 @@ def measure(report: Report, quick: bool) -> None:
     report.check("mean over numpy's, CPU seconds", ratio("mean", "numpy mean"), at_most=2.0)
     report.check("trimmed mean over numpy's sort, CPU seconds", ratio("trimmed mean", "numpy sort"), at_most=2.9)
     torch.set_num_threads(1)
-    products = (
-        (2 + 1) * INPUTS**2 * SIZE / matmul_rate("fp32")
-    )  # all mixtures, and distances, of which each pair has one
+    # all mixtures, and distances, of which each pair has one
+    products = (2 + 1) * INPUTS**2 * SIZE / matmul_rate("fp32")
     report.figures["default over numpy's sort, seconds"] = found["default"]["seconds"] / found["numpy sort"]["seconds"]
     report.figures["default over numpy's sort, CPU seconds"] = ratio("default", "numpy sort")
     report.check("default over its products, CPU seconds", found["default"]["cpu_seconds"] / products, at_most=2.0)
@@ -115,9 +114,8 @@ def peers(report: Report, quick: bool) -> None:
             theirs = json.loads(done.stdout)
             report.figures[f"{peer}, seconds"] = theirs
             for name, seconds in theirs.items():
-                most = (
-                    2.0 if name == "mean" else 1.25
-                )  # which takes 5 ms; ours looks for broken inputs before, and adds in fp64
+                # which takes 5 ms; ours looks for broken inputs before, and adds in fp64
+                most = 2.0 if name == "mean" else 1.25
                 report.check(f"{name}: ours over that of {peer}", ours[name] / seconds, at_most=most)
         if into.exists():
             for name, vector in np.load(into).items():

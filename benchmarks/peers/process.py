@@ -43,9 +43,8 @@ class Spec:
     precision: str = "fp32"
     learning_rate: float = 5e-4
     warm: int = 0  #: first steps that do not count
-    patience: float | None = (
-        None  #: seconds of the step after them beyond which a peer stops: another setting is faster
-    )
+    patience: float | None = None
+    """Seconds of the step after them beyond which a peer stops: another setting is faster."""
 
 
 def serve(peers: Mapping[str, Callable[[Any], Result]], options: type[Spec]) -> None:

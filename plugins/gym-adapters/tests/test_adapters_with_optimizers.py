@@ -100,9 +100,8 @@ class Run:
     def train(self, steps: range) -> None:
         self.adapted.model.train()
         for step in steps:
-            torch.default_generator.manual_seed(
-                step
-            )  # dropout; the seeds of other devices would be queued in every step
+            # dropout; the seeds of other devices would be queued in every step
+            torch.default_generator.manual_seed(step)
             (self.loss() + self.adapted.penalty()).backward()
             self.optimizer.step()
             self.adapted.after_step(step + 1, STEPS)

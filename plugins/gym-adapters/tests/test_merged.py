@@ -92,9 +92,8 @@ def test_merged_computes_the_same_and_is_plain(bench: Any, trained: AdaptedModel
     merged = trained.merged()
     assert float((bench.logits(merged) - before).abs().max()) <= 1e-5 * max(1.0, float(before.abs().max()))
     assert torch.equal(bench.logits(trained.model), before)
-    names = {
-        name.replace("lm_head.weight", "") for name, _ in merged.named_parameters()
-    }  # tied ones may have come apart
+    # tied ones may have come apart
+    names = {name.replace("lm_head.weight", "") for name, _ in merged.named_parameters()}
     assert names | {""} == {name.replace("lm_head.weight", "") for name, _ in bench.base().named_parameters()} | {""}
     assert merged.config._attn_implementation == bench.base().config._attn_implementation
     merged.save_pretrained(tmp_path / "merged")

@@ -75,9 +75,8 @@ def test_a_butterfly_is_the_product_of_its_factors(factors: int, blocks: int, si
     matrix = dense(weight)
     torch.testing.assert_close(rotate(inputs, weight), inputs @ matrix)
     torch.testing.assert_close(matrix.T @ matrix, torch.eye(len(matrix), dtype=torch.float64))
-    assert (matrix.abs() > 1e-9).sum(1).min() == min(
-        size * 2 ** (factors - 1), blocks * size
-    )  # each output sees so many
+    # each output sees so many
+    assert (matrix.abs() > 1e-9).sum(1).min() == min(size * 2 ** (factors - 1), blocks * size)
 
 
 @pytest.mark.proves("boft")
@@ -87,9 +86,8 @@ def test_it_is_the_butterfly_of_peft() -> None:
     order = BOFTLayer.block_butterfly_perm
     for number, blocks, size in ((1, 8, 4), (2, 8, 4), (3, 8, 2)):
         count = blocks * size
-        matrix = torch.eye(count)[
-            order(None, count, blocks // 2**number, size // 2, 3)
-        ]  # what peft calls boft_P[number]
+        # what peft calls boft_P[number]
+        matrix = torch.eye(count)[order(None, count, blocks // 2**number, size // 2, 3)]
         weight = torch.zeros(number + 1, blocks, size, size)
         weight[number] = torch.randn(blocks, size, size, generator=torch.Generator().manual_seed(number))
         skew = (weight[number] - weight[number].mT) / 2

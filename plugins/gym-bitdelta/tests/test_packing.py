@@ -18,9 +18,8 @@ def test_bits_of_every_length_come_back_and_the_tail_is_zero():
         assert packed.shape == (8, 1, -(-length // 8)) and packed.dtype == torch.uint8
         assert torch.equal(packing.unpack_codes(packed, length), codes)
         assert int(packed[..., -1].max()) < 2 ** ((length - 1) % 8 + 1)
-        bits = (
-            length % 7 + 1
-        )  # numbers of 1 to 7 bits are the lowest planes of these; every residue of 8 meets every one
+        # numbers of 1 to 7 bits are the lowest planes of these; every residue of 8 meets every one
+        bits = length % 7 + 1
         assert torch.equal(packing.pack_codes(codes % 2**bits, bits), packed[:bits])
         assert torch.equal(packing.unpack_codes(packed[:bits], length), codes % 2**bits)
         three = packing.pack_trits(few)

@@ -36,9 +36,8 @@ def test_each_expert_of_a_stack_moves_as_a_matrix_of_its_own(
     """In float64, with another size of gradient for each expert, over several projections."""
     options: Any = small(kind)
     if shape[1] != shape[2] and "max_precond_dim" in kind.model_fields:
-        options = options.model_copy(
-            update={"max_precond_dim": 16}
-        )  # singular vectors of nothing are what rounding makes them
+        # singular vectors of nothing are what rounding makes them
+        options = options.model_copy(update={"max_precond_dim": 16})
     stack = nn.Parameter(random(*shape))
     alone = [nn.Parameter(matrix.clone()) for matrix in stack.detach()]
     names = [(f"layers.0.experts.{number}.weight", matrix) for number, matrix in enumerate(alone)]

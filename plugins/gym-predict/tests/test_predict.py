@@ -164,9 +164,8 @@ def test_a_file_of_llamafactory(trained: Path, capsys: Any) -> None:
     assert run(["predict", str(file), "do_sample=false"]) == 0
     found = read(trained / "there")
     assert len(found) == 3 and found[0]["prompt"].startswith("<|im_start|>system\nYou are Qwen")
-    assert [row["label"] for row in found] == [
-        row["output"] + "\n" for row in ROWS[:3]
-    ]  # the line break is learnt there
+    # the line break is learnt there
+    assert [row["label"] for row in found] == [row["output"] + "\n" for row in ROWS[:3]]
     assert "predict_rouge-l" in json.loads((trained / "there/all_results.json").read_text())
     assert run(["train", str(file)]) == 2 and "run `gym predict FILE`" in capsys.readouterr().err
     assert run(["predict", str(file), "predict_with_generate=false"]) == 2

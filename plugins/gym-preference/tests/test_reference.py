@@ -51,9 +51,8 @@ def kept_files(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("adapter", ["lora", None])
 def test_all_forms_train_alike(tmp_path: Path, model_path: Path, adapter: str | None) -> None:
-    wanted, *others = [
-        trained(tmp_path, model_path, form, adapter) for form in FORMS
-    ]  # without an adapter, a second model
+    # without an adapter, a second model
+    wanted, *others = [trained(tmp_path, model_path, form, adapter) for form in FORMS]
     assert wanted.metrics[0]["loss"] == pytest.approx(np.log(2), abs=1e-6)  # it is the reference still
     assert wanted.metrics[-1]["loss"] < np.log(2) - 0.01 and wanted.metrics[-1]["kl"] > 0
     for other in others:
@@ -109,9 +108,8 @@ def test_the_same_weights_that_compute_something_else_are_another_reference(tmp_
 def test_an_adapter_is_left_out_unless_samples_come_again(
     tmp_path: Path, model_path: Path, steps: int, kept: bool
 ) -> None:
-    run(
-        tmp_path, model_path, {"name": "dpo"}, "run", adapter="lora", train={"max_steps": steps}
-    )  # of 24 pairs, 4 a step
+    # of 24 pairs, 4 a step
+    run(tmp_path, model_path, {"name": "dpo"}, "run", adapter="lora", train={"max_steps": steps})
     assert bool(kept_files(tmp_path)) == kept
 
 

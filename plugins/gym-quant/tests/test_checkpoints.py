@@ -145,9 +145,8 @@ def test_weights_in_bf16_are_computed_with_as_stored(quantized, plain, tmp_path)
     model.save_pretrained(tmp_path / "low")
     copy_tokenizer(plain, tmp_path / "low")
     file = tmp_path / "low" / "model.safetensors"
-    finer = {
-        "model.norm.weight": load_file(plain / "model.safetensors")["model.norm.weight"]
-    }  # as some families have it
+    # as some families have it
+    finer = {"model.norm.weight": load_file(plain / "model.safetensors")["model.norm.weight"]}
     save_file(load_file(file) | finer, file, metadata={"format": "pt"})
     path = quantized("awq", tmp_path / "low", bits=4)
     kept = load_file(path / "model.safetensors")

@@ -120,9 +120,8 @@ def test_what_an_environment_says_is_kept_as_it_was_said() -> None:
     (found,) = play(questions(1), RolloutRequest([[5]], 60), one_turn)
     Own.said[0]["content"] = "other"
     assert found.turns[1] == {"role": "user", "content": "\ufffd<|im_end|>\ufffd", "name": ["a"]}
-    assert (
-        found.tokens.count(END) == 3 and found.reward == 1.0
-    )  # of two answers and one message: what it says of ends is text
+    # of two answers and one message: what it says of ends is text
+    assert found.tokens.count(END) == 3 and found.reward == 1.0
 
 
 def test_the_same_rewards_in_another_order_are_the_same_reward() -> None:

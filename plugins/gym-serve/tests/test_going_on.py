@@ -21,9 +21,8 @@ THINKING = PLAIN.replace(
     "{{ m['content'] }}",
     "{% if m['role'] == 'assistant' %}<think>\n{{ m['reasoning_content'] }}\n</think>\n\n{% endif %}{{ m['content'] }}",
 )
-BEGINS = PLAIN.replace(
-    "assistant\n{% endif", "assistant\n<think>\n{% endif"
-)  #: thoughts of answers before are left out
+#: Thoughts of answers before are left out.
+BEGINS = PLAIN.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
 DEAF = PLAIN.replace("{{ m['content'] }}", "{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}")
 ASKED = "<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"
 

@@ -29,9 +29,8 @@ from gym_torch.model.fp8_products import (
 
 RECIPES: tuple[Fp8Recipe, ...] = ("rowwise", "rowwise_with_gw_hp")
 OUT = 2.0**-8  #: rounding of a result in bf16, relative
-ADDED = (
-    2.0**-13
-)  #: of sums within the products of a GPU, which keep about 14 bits of each term (arXiv:2412.19437, section 3.3.2)
+#: Of sums within the products of a GPU, which keep about 14 bits of each term (arXiv:2412.19437, section 3.3.2).
+ADDED = 2.0**-13
 ROUND = 2.0**-4  #: rounding of a number in e4m3, relative; below the smallest normal number it is absolute:
 SUBNORMAL = 2.0**-10 / 224  #: of the largest number of a row, which is between 224 and 448 times the scale
 

@@ -78,9 +78,8 @@ def test_rounded_samples_are_as_near_to_exact_ones_as_those_of_torch(
                 after = exact(torch.tensor([prompt + each.tokens])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
             found += each.log_probs
             wanted += after.gather(1, torch.tensor(each.tokens)[:, None])[:, 0].tolist()
-        errors.append(
-            float((torch.tensor(found) - torch.tensor(wanted)).abs().median())
-        )  # an expert may be another one
+        # an expert may be another one
+        errors.append(float((torch.tensor(found) - torch.tensor(wanted)).abs().median()))
     assert 0 < errors[1] < 1.3 * errors[0], errors
 
 

@@ -27,9 +27,8 @@ from gym_torch.quantization.weights import quantized_layers
 
 GROUP = 16
 Codes = npt.NDArray[np.int64]
-Packed = tuple[
-    dict[str, torch.Tensor], torch.Tensor
-]  #: what a file holds, and the weight `[out, in]` that it stands for
+#: What a file holds, and the weight `[out, in]` that it stands for.
+Packed = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
 def words(codes: Codes, bits: int, order: tuple[int, ...]) -> torch.Tensor:

@@ -40,9 +40,8 @@ class Sizes:
     base_steps: int = 400
     attack_steps: int = 400
     harmful: int = 60  #: pairs of the attack
-    asked: int = (
-        200  #: prompts of the gate, and as many again of which what is reported is measured; no training has them
-    )
+    asked: int = 200
+    """Prompts of the gate, and as many again of which what is reported is measured; no training has them."""
 
 
 @dataclass

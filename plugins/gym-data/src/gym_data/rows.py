@@ -136,9 +136,8 @@ class Prompt(Row):
     """A conversation that asks for an answer, and its row, for whoever judges the answer."""
 
     conversation: Conversation
-    row: Mapping[
-        str, Any
-    ]  #: all columns; an answer that the row holds is in column `answer`, unless it has another there
+    row: Mapping[str, Any]
+    """All columns; an answer that the row holds is in column `answer`, unless it has another there."""
 
 
 Structured = Conversation | Segmented | Text | Preference | Feedback | Stepwise | Prompt

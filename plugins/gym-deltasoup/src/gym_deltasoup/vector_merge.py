@@ -16,9 +16,8 @@ from gym_deltasoup.kinds import Merger, name_of, require
 from gym_deltasoup.merging.rule import Plan, planned
 from gym_deltasoup.merging.updates import CHUNK, WHOLE, Changed, Chosen, Updates, Vectors
 
-LARGEST = (
-    1e12  #: norm from which a vector holds what is no weight, nor a change of one, and whose square is soon no fp32
-)
+#: Norm from which a vector holds what is no weight, nor a change of one, and whose square is soon no fp32.
+LARGEST = 1e12
 THRESHOLD = 0.3  #: share of hostile inputs that robust mergers expect where nobody says how many there are
 
 

@@ -140,9 +140,8 @@ class Source:
         """Copy the files of the tokenizer, the chat template and the stop tokens: the base's first, then the artifact's."""
         for holder in dict.fromkeys((self.base, self.artifact.path)):
             if _has_template(holder):
-                remove_templates(
-                    into
-                )  # transformers takes files before those in the configuration, and these are another's
+                # transformers takes files before those in the configuration, and these are another's
+                remove_templates(into)
             copy_tokenizer(holder, into)
 
     def carry_card(self, into: Path) -> None:

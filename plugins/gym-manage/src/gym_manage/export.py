@@ -19,9 +19,8 @@ from gym_core.yamlfile import read_yaml
 from gym_manage.recorded import Recorded, artifact_in, found_in
 from gym_manage.reopened import options, reopened
 
-CERTIFICATE = (
-    "certificate.json"  #: lies beside what an exporter wrote: by which, with which options, and how well it agreed
-)
+#: Lies beside what an exporter wrote: by which, with which options, and how well it agreed.
+CERTIFICATE = "certificate.json"
 
 
 @click.command()

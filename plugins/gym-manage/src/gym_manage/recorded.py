@@ -29,9 +29,8 @@ class Recorded:
     output: Path  #: of the run
     trained: Artifact  #: what training made
     artifact: Artifact  #: what the run made in the end, such as a quantized model; else the same
-    recipe: dict[
-        str, Any
-    ]  #: with every name said to be of the distribution that was used then; empty where no run made it
+    recipe: dict[str, Any]
+    """With every name said to be of the distribution that was used then; empty where no run made it."""
     label: str  #: ends the names of what is made of a checkpoint; empty for a run
 
     def place(self, name: str) -> Path:

@@ -22,9 +22,8 @@ from gym_optim.config.base import OptimizerConfig
 from gym_optim.param_groups import parameter_groups
 from gym_optim.parameter_roles import stacked
 
-Parameters = (
-    Any  #: a model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them
-)
+#: A model; or tensors, pairs of name and tensor, or groups of them, as every torch optimizer takes them.
+Parameters = Any
 State = dict[str, Any]
 Maker = TypeVar("Maker", bound=Callable[..., torch.optim.Optimizer])
 

@@ -195,9 +195,8 @@ class ServingEngine:
             with self._turn:
                 self._held[ready.name] = ready.tenant
                 self._uses[ready.name] += 1
-            leased = (
-                stack.pop_all()
-            )  # the memory is given back before the use ends: `others` must not be missed in between
+            # the memory is given back before the use ends: `others` must not be missed in between
+            leased = stack.pop_all()
             stack.callback(self._drop, ready.name)
             stack.push(leased)
         return ready

@@ -37,9 +37,8 @@ class Waiting:
     name: str
     output: Path  #: directory of its run
     recipe: Callable[[], Recipe]  #: makes its recipe when it enters, which is checked then
-    check: Callable[[], None] = lambda: (
-        None
-    )  #: called before; raises GymError where it is not what it was when it began
+    check: Callable[[], None] = lambda: None
+    """Called before; raises GymError where it is not what it was when it began."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,8 @@ class Trained:
 
     name: str
     output: Path
-    artifact: Artifact | None = (
-        None  #: to be served: what the quantizer made, or the adapter; None where training failed or the quantizer refused
-    )
+    artifact: Artifact | None = None
+    """To be served: what the quantizer made, or the adapter; None where training failed or the quantizer refused."""
     error: GymError | None = None  #: why there is none
     repeated: bool = False  #: it had been trained before
 

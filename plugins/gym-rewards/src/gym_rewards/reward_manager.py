@@ -30,12 +30,10 @@ class RewardResult:
     scores: dict[str, Scores]  #: by reward, before its weight; None where it says nothing or failed
     totals: Scores
     """Weighted sums. None where no reward says anything but of the length, and where one failed: such are not trained on."""
-    failed: Mapping[str, Collection[int]] = field(
-        default_factory=dict
-    )  #: by reward, positions of the completions it failed on
-    reasons: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: by reward that failed: its name, its package and why it did
+    failed: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """By reward, positions of the completions it failed on."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """By reward that failed: its name, its package and why it did."""
     metrics: Mapping[str, float] = field(default_factory=dict)  #: by `reward/metric`, what rewards had logged
     compared: Scores | None = None  #: what completions to one prompt are told apart by; by default the totals
 

@@ -40,9 +40,8 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         """Hold the options; the temperature that completions are drawn at is the one they are scored at."""
         super().__init__(config, layout)
         self.temperature = config.temperature
-        self.penalty = (
-            ESTIMATORS.get(config.kl_estimator) if config.beta else None
-        )  # what is taken from rewards is no term of the loss
+        # what is taken from rewards is no term of the loss
+        self.penalty = ESTIMATORS.get(config.kl_estimator) if config.beta else None
         self.correction = CORRECTIONS[config.importance_sampling_correction]
 
     @abstractmethod

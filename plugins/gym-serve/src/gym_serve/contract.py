@@ -30,12 +30,10 @@ class ModelSource:
     name: str
     path: str  #: directory of a run, a checkpoint, an artifact or a model; a file for engines that read one
     tenants: Path | None = None  #: store of variants of this model: each user is a tenant, asked for as `name@user`
-    adapters: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: tenants by name, each a directory of an adapter of this model
-    template: str | Mapping[str, Any] | None = (
-        None  #: to serve with, where the model does not carry its own: `named_template`
-    )
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Tenants by name, each a directory of an adapter of this model."""
+    template: str | Mapping[str, Any] | None = None
+    """To serve with, where the model does not carry its own: `named_template`."""
     base: str | None = None  #: where the model lies that an adapter or delta belongs to, if not where it was
 
 
@@ -73,9 +71,8 @@ class Sampling:
     temperature: float = 1.0  #: 0 is greedy
     top_p: float = 1.0
     top_k: int = 0  #: 0 is off
-    min_p: float = (
-        0.0  #: tokens less likely than this share of the likeliest, at the temperature, are not drawn; 0 is off
-    )
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest, at the temperature, are not drawn; 0 is off."""
     seed: int | None = None  #: the same seed and request give the same reply; None draws one
     stop: tuple[str, ...] = ()  #: texts that end the reply and are no part of it
     stop_token_ids: tuple[int, ...] = ()  #: beside those of the model

@@ -15,9 +15,8 @@ from gym_data.kinds import DataAlgorithm
 from gym_testkit.bench import Bench
 
 SHAPES = ("conversation", "text", "preference", "feedback")  #: of rows (`Algorithm.rows`) that show what is good
-Texts = Iterator[
-    tuple[float, Any, Any]
-]  #: 1 for good and -1 for bad, tokens `[length]`, whether each is learnt `[length]`
+#: 1 for good and -1 for bad, tokens `[length]`, whether each is learnt `[length]`.
+Texts = Iterator[tuple[float, Any, Any]]
 
 
 @torch.no_grad()

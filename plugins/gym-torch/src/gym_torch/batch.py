@@ -99,16 +99,13 @@ class Batch:
     target_index: Tensor  #: [n] int64, flat position (of rows * length) of the hidden state that predicts each target
     target_segment: Tensor  #: [n] int64, number of the segment that each target belongs to
     segments: tuple[Segment, ...]
-    shared: int = (
-        0  #: segments in front that the layout made of what several begin with, see `gym_torch.shared_prefixes`
-    )
+    shared: int = 0
+    """Segments in front that the layout made of what several begin with, see `gym_torch.shared_prefixes`."""
     spans: Spans | None = None  #: where the segments of a packed row lie; None where each row is one sample
-    nucleus: Tensor | None = (
-        None  #: [m, 2] int64, of each target's set of tokens, see `gym_torch.model.log_probs.nucleus_log_probs`
-    )
-    experts: Tensor | None = (
-        None  #: [rows, length, layers, k] int16, where each token is routed to; see `gym_torch.model.expert_routing`
-    )
+    nucleus: Tensor | None = None
+    """[m, 2] int64, of each target's set of tokens, see `gym_torch.model.log_probs.nucleus_log_probs`."""
+    experts: Tensor | None = None
+    """[rows, length, layers, k] int16, where each token is routed to; see `gym_torch.model.expert_routing`."""
     apart: bool = False  #: whether each row is computed by itself, without its padding
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:

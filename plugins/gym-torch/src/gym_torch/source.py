@@ -52,9 +52,8 @@ class Step(Generic[E_co]):
     batches: Sequence[Sequence[E_co]]
     epoch: float  #: passes over the data completed after this step
     spare: int = 0  #: batches at the end that only keep this process in step with the others, and count for nothing
-    metrics: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: to be logged beside the loss; the same in every process
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """To be logged beside the loss; the same in every process."""
     idle: bool = False  #: nothing in it is to be trained on; the same in every process
     only_beside: bool = False
     """Only what is trained beside the model moves, `gym_torch.policy.Policy.auxiliary`; the model rests. The same in every

@@ -38,9 +38,8 @@ _log = logging.getLogger(__name__)
 #: Components among the options, which are described on their own.
 APART = {"critic", "embedding", "rewards", "experiences"}
 PROMPT = "system_prompt.txt"
-PATIENCE = (
-    8  #: calls in a row, each with all its repetitions, after which a model is down: the run ends, and goes on later
-)
+#: Calls in a row, each with all its repetitions, after which a model is down: the run ends, and goes on later.
+PATIENCE = 8
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,8 @@ def checkpoint_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 def _start(config: Colocated, path: Path) -> tuple[Any, Any]:
     """Return an engine for the model of this directory, and the class of its sampling parameters."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
-        "0"  # weights are handed over in this process, and its order is repeatable
-    )
+    # weights are handed over in this process, and its order is repeatable
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
         from vllm import LLM, SamplingParams
     except ImportError as error:

@@ -59,9 +59,8 @@ class ServerEngine:
         self.stop, self.decode = stop_ids(adapted.model, tokenizer), tokenizer.decode
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
         run = hashlib.blake2b(str(output.resolve()).encode(), digest_size=8).hexdigest()
-        self.folder = (
-            Path(config.weights or output) / f"rollouts-{run}"
-        )  # what a killed run left there, its next one removes
+        # what a killed run left there, its next one removes
+        self.folder = Path(config.weights or output) / f"rollouts-{run}"
         self.server = Server(config, path, output / "vllm.log")
         url, token = ranks.agree(self.server.start) if not config.url else (config.url, _secret(config.token))
         self.client = Client(url, token, config.timeout, config.retries)

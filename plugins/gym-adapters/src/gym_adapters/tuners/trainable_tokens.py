@@ -52,9 +52,8 @@ class TrainableTokensAdapter(HookAdapter[TrainableTokens]):
         ids = torch.tensor(self._ids, device=embedding.weight.device)
         table = torch.full((embedding.num_embeddings,), -1, device=ids.device)
         table[ids] = torch.arange(len(ids), device=ids.device)
-        scale = dict(embedding.named_buffers()).get(
-            "embed_scale", torch.ones(())
-        )  # Gemma's embeddings are scaled inside
+        # Gemma's embeddings are scaled inside
+        scale = dict(embedding.named_buffers()).get("embed_scale", torch.ones(()))
 
         def embed(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             row = table.to(output.device)[args[0]]

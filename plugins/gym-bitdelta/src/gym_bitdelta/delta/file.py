@@ -68,9 +68,8 @@ def made(
 def write(path: Path, delta: Delta) -> None:
     """Write a delta, all or nothing. The same delta gives the same bytes. Raises OSError where the disk does not take it."""
     flat: dict[str, list[Tensor]] = {part: [] for part in PARTS}
-    header = delta.header.model_copy(
-        update={"table": grouped(delta.header.entries())}
-    )  # in the order that its text has
+    # in the order that its text has
+    header = delta.header.model_copy(update={"table": grouped(delta.header.entries())})
     for name in header.entries():
         for part, count in delta.records[name].entry.counts().items():
             tensor = delta.records[name].parts[part]

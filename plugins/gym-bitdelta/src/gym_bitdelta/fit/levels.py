@@ -41,9 +41,8 @@ def signs(numbers: Tensor, weights: Tensor, planes: int) -> Fit:
     for _ in range(ROUNDS if planes > 1 else 0):
         counts, sums = _totals(numbers, weights, scales, choices)
         gram = torch.einsum("lj,bl,lk->bjk", exact, counts, exact)
-        gram += torch.diag_embed(
-            gram.diagonal(dim1=1, dim2=2) * 1e-7 + 1e-30
-        )  # blocks of few numbers leave scales open
+        # blocks of few numbers leave scales open
+        gram += torch.diag_embed(gram.diagonal(dim1=1, dim2=2) * 1e-7 + 1e-30)
         found = torch.linalg.solve(gram, (sums @ exact)[..., None])[..., 0]
         found = found.abs().sort(1, descending=True).values.float()
         moved = (found - scales).abs().amax() / found.abs().amax().clamp(min=1e-30)

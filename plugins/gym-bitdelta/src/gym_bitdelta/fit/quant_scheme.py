@@ -20,9 +20,8 @@ class Coding:
     group: int | None = None
     symmetric: bool = True
     percentile: float | None = None  #: of |number|, where ranges of a grid begin
-    sparse: float = (
-        1.0  #: share of numbers that are zero above which one bit, which has no zero, is taken for three values
-    )
+    sparse: float = 1.0
+    """Share of numbers that are zero above which one bit, which has no zero, is taken for three values."""
 
     @property
     def one_bit(self) -> bool:

@@ -38,16 +38,14 @@ class AnswerFormat:
     thought_start: str = ""  #: before thoughts; empty where the template knows none
     thought_end: str = ""  #: behind them
     begins_thinking: bool = False  #: whether the prompt has written `thought_start` already
-    channels: bool = (
-        False  #: whether thoughts, calls and the rest are messages with headers, see `gym_data.chat.channels`
-    )
+    channels: bool = False
+    """Whether thoughts, calls and the rest are messages with headers, see `gym_data.chat.channels`."""
     thought_over: bool = False  #: whether the prompt holds the thought of the answer, as one with nothing in it
     tokens: tuple[tuple[str, int], ...] = ()  #: added tokens that stand in the marks around thoughts, with their ids
 
 
-Render = Callable[
-    [Sequence[Message], bool], str
-]  #: messages, and whether the text ends where the assistant is to write
+#: Messages, and whether the text ends where the assistant is to write.
+Render = Callable[[Sequence[Message], bool], str]
 
 
 def answer_format(render: Render) -> AnswerFormat:

@@ -17,9 +17,8 @@ QUOTED = re.compile(r'["\\]')  #: what matters inside of a text of JSON
 PLAIN = re.compile(r'["\[\]{}]')  #: and outside of one
 
 Function = tuple[str, Mapping[str, Any]]  #: a name, and the JSON schema of the arguments
-Writes = Callable[
-    [Sequence[str], Mapping[str, Any]], str
-]  #: what a template makes of calls of these names, each with these arguments
+#: What a template makes of calls of these names, each with these arguments.
+Writes = Callable[[Sequence[str], Mapping[str, Any]], str]
 
 
 class Call(NamedTuple):

@@ -53,9 +53,8 @@ class RenderRequest:
     wanted: Collection[int] = ()  #: answers to learn
     everything: bool = False  #: all but the unwanted answers is trained on
     prompt: bool = False  #: the text ends where the assistant is to write, and nothing is trained on
-    values: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: what the template is handed besides, in place of the tokenizer's
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the template is handed besides, in place of the tokenizer's."""
 
 
 @dataclass(frozen=True)

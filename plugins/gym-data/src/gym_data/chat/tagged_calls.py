@@ -105,9 +105,8 @@ class TaggedReader:
         self._schemas = schemas
         self._head, self._longest = head(form.start, form.name_end)
         self._close = re.compile(loosely(form.close.strip()))
-        self._least = re.compile(
-            re.escape("".join(form.close.strip().partition(">")[:2]))
-        )  #: of it, where the turn ends behind it
+        #: Of it, where the turn ends behind it.
+        self._least = re.compile(re.escape("".join(form.close.strip().partition(">")[:2])))
         key, value, behind = (loosely(each.strip()) for each in (form.key, form.value, form.value_end))
         before, after = _space(form.value[len(form.value.rstrip()) :]), _space(_leading(form.value_end))
         following = rf"(?=\s*(?:{key}|{loosely(form.close.strip())}|$))"

@@ -14,9 +14,8 @@ import numpy as np
 from gym_data.tokenizer import Mask, Tokens
 
 Sequenced = tuple[Tokens, Mask]
-Segments = tuple[
-    tuple[int, int | None], ...
-]  #: tokens of each segment, and the number of the earlier one that it continues
+#: Tokens of each segment, and the number of the earlier one that it continues.
+Segments = tuple[tuple[int, int | None], ...]
 
 
 @dataclass(frozen=True)

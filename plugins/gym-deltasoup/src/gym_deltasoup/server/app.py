@@ -64,9 +64,8 @@ class SoupApp:
     def __init__(self, service: Service, config: SoupServerConfig, token: str) -> None:
         """Serve a community; an empty token lets everybody ask."""
         self.service, self.config, self.limits, self.token = service, config, config.limits, token
-        self.names = (
-            LOOPBACK if config.host in LOOPBACK else None
-        )  #: by which it is called; None where a token is asked for
+        #: By which it is called; None where a token is asked for.
+        self.names = LOOPBACK if config.host in LOOPBACK else None
         self.rates = RateLimits(config.limits.requests_per_second, config.limits.burst)
         self.workers = CapacityLimiter(WORKERS)
         routes: list[tuple[str, str, Handler]] = [

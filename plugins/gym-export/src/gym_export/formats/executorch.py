@@ -92,8 +92,7 @@ class InExecuTorch(cached.CachedLoaded):
 
     def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """Return the outputs for the inputs; the program writes the next ones over its own."""
-        given = [
-            torch.from_numpy(part).clone(memory_format=torch.contiguous_format) for part in arrays
-        ]  # also without tokens
+        # also without tokens
+        given = [torch.from_numpy(part).clone(memory_format=torch.contiguous_format) for part in arrays]
         found = self.method.execute(given)
         return [part.numpy().copy() for part in found]

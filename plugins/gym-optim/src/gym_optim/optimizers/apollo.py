@@ -62,9 +62,8 @@ class APOLLO(WithAuxAdamW):
         kept = torch.stack(projections).view(*wide.shape[:-2], *projections[0].shape) @ wide  # [..., rank, long]
         adam = adam_direction(kept, state, group)
         across = -2 if group["scale_type"] == "channel" else (-2, -1)
-        factor = adam.norm(dim=across, keepdim=True) / (
-            kept.norm(dim=across, keepdim=True) + TINY
-        )  # [..., 1, long or 1]
+        # [..., 1, long or 1]
+        factor = adam.norm(dim=across, keepdim=True) / (kept.norm(dim=across, keepdim=True) + TINY)
         scaled = limit_norm_growth(wide * factor, state)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(scaled if upright else scaled.mT, alpha=-group["lr"] * group["scale"] ** 0.5)

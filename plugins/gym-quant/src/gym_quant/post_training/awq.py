@@ -125,9 +125,8 @@ def _move(layer: Layer, fold: Fold, scale: Tensor) -> None:
     for name in fold.names:
         layer.linears[name].weight.data *= scale
     for weight in fold.maker.parameters(recurse=False):
-        own = (
-            scale[:, None] if weight.dim() == 2 else scale
-        )  # rows of a linear layer; its bias, or the numbers of a norm
+        # rows of a linear layer; its bias, or the numbers of a norm
+        own = scale[:, None] if weight.dim() == 2 else scale
         weight.data = weight.data / own
 
 

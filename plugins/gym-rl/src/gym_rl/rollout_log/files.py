@@ -23,9 +23,8 @@ TRAINING, HELD_OUT = "step", "eval"  #: how the names of files begin; the number
 class Sample:
     """One completion, as it is kept."""
 
-    steps: tuple[
-        int, int
-    ]  #: first and last step that learns from it, counted from 1; of a held-out one, the step before it
+    steps: tuple[int, int]
+    """First and last step that learns from it, counted from 1; of a held-out one, the step before it."""
     id: str  #: row of the prompt
     prompt: str  #: as the model is given it
     answer: str  #: without the token that ended it

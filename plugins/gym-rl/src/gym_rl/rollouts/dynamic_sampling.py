@@ -26,9 +26,8 @@ class DynamicSample:
     """What became of the prompts of a round."""
 
     experience: Experience  #: as many groups as were wanted
-    metrics: dict[
-        str, float
-    ]  #: of all that was asked, which says how good the policy is; what is trained on is a selection
+    metrics: dict[str, float]
+    """Of all that was asked, which says how good the policy is; what is trained on is a selection."""
     carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
 
 

@@ -38,17 +38,14 @@ class Rollout:
     id: str  #: row of the prompt, and number of the completion
     group: int  #: completions of one group have one prompt
     prompt: Example
-    tokens: npt.NDArray[
-        np.int32
-    ]  #: of the completion alone, `[length]`, the one that ends it and an environment's included
+    tokens: npt.NDArray[np.int32]
+    """Of the completion alone, `[length]`, the one that ends it and an environment's included."""
     trained: npt.NDArray[np.bool_]  #: those that the model wrote, `[length]`
-    columns: Mapping[
-        str, npt.NDArray[Any]
-    ]  #: by name, what is known of each token that the model wrote, `[written, ...]`
+    columns: Mapping[str, npt.NDArray[Any]]
+    """By name, what is known of each token that the model wrote, `[written, ...]`."""
     prompt_experts: npt.NDArray[np.int16] | None = None  #: those of the prompt, `[prompt, layers, k]`
-    nucleus: npt.NDArray[np.int32] | None = (
-        None  #: tokens that could be drawn, one token of the completion after another
-    )
+    nucleus: npt.NDArray[np.int32] | None = None
+    """Tokens that could be drawn, one token of the completion after another."""
     number: int = 0  #: of the completion in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
     share: float = 1.0  #: of the completions of its step: itself, and its part in those that are not trained on
@@ -72,18 +69,16 @@ class Experience:
     Where there are `baselines`, how far it is from that of the greedy completion."""
     baselines: Tensor | None = None
     """[completions] fp64, the reward of the greedy completion to the same prompt, NaN where there is none; None: nobody asked."""
-    scores: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  #: by reward, [completions] fp64; NaN where it says nothing
+    scores: Mapping[str, Tensor] = field(default_factory=dict)
+    """By reward, [completions] fp64; NaN where it says nothing."""
     failed: Mapping[str, Tensor] = field(default_factory=dict)  #: by reward, [completions] bool, whether it failed
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
     """By `reward/metric`, [completions] fp64, what rewards had logged when they scored each completion; NaN for nothing."""
     environment: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, [completions] fp64, what an environment had logged of each completion; NaN for nothing."""
     columns: Mapping[str, Tensor] = field(default_factory=dict)  #: by name, [sum of lengths, ...]
-    nucleus: Tensor | None = (
-        None  #: [sum of the column `nucleus_size`] int32, the tokens that could be drawn at each token, where not all could
-    )
+    nucleus: Tensor | None = None
+    """[sum of the column `nucleus_size`] int32, the tokens that could be drawn at each token, where not all could."""
     observations: Tensor | None = None
     """[sum of the column `observation_size`] int32, the tokens of an environment before each token; None where there is none."""
     prompt_experts: Tensor | None = None  #: [groups, longest prompt, layers, k] int16, with routing replay

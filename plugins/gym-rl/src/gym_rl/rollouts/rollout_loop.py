@@ -87,9 +87,8 @@ class Rollouts(Source):
     def extend(self, state: Mapping[str, Any], step: int) -> None:
         """Go on behind the last prompt of a shorter plan that was carried out, whose last round the data may have cut short."""
         carried_out = step == state.get("total")
-        self.order = self._rounds(
-            len(state.get("ended", ())) + carried_out
-        )  # for those cut short, which have fewer steps
+        # for those cut short, which have fewer steps
+        self.order = self._rounds(len(state.get("ended", ())) + carried_out)
         self.order.extend(state, state["steps"] if carried_out else -1)
         self.first_steps = self._first_steps()
         self.total = self.train.max_steps or int(self.first_steps[-1])

@@ -21,9 +21,8 @@ class Access:
     """Which models may be used: `base`, `base@user_1`, `base@*` for all its tenants, `*` for everything."""
 
     patterns: tuple[str, ...] = ("*",)
-    owner: str = field(
-        default="", compare=False
-    )  #: tells tokens apart: what is kept of a prompt serves the same one alone
+    owner: str = field(default="", compare=False)
+    """Tells tokens apart: what is kept of a prompt serves the same one alone."""
 
     def allows(self, name: Asked) -> bool:
         """Whether this model may be used."""

@@ -75,9 +75,8 @@ def grammars_of(tokenizer: Tokenizer, vocabulary: int, ends: frozenset[int]) -> 
     """Return what compiles grammars for a tokenizer, with the number of logits, and the tokens that end a reply."""
     text = (tokenizer.path / "tokenizer.json").read_text(encoding="utf-8")
     size = max(vocabulary, tokenizer.vocab_size)
-    known = [
-        end for end in sorted(ends) if end < tokenizer.vocab_size
-    ]  # some configs name an end that no tokenizer has
+    # some configs name an end that no tokenizer has
+    known = [end for end in sorted(ends) if end < tokenizer.vocab_size]
     return Grammars(LLTokenizer(text, n_vocab=size, eos_token=known or None))
 
 

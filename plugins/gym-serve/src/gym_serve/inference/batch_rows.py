@@ -67,9 +67,8 @@ def batch_request(row: Mapping[str, Any]) -> BatchRequest | None:
 def custom_id(row: Any) -> str:
     """Return the `custom_id` of a row that has a request for its `body`, "" of any other."""
     found = row.get("custom_id") if isinstance(row, dict) and isinstance(row.get("body"), dict) else None
-    return (
-        found.encode(errors="ignore").decode() if isinstance(found, str) else ""
-    )  # half a character can not be written
+    # half a character can not be written
+    return found.encode(errors="ignore").decode() if isinstance(found, str) else ""
 
 
 def refused(why: str, custom_id: str) -> dict[str, Any]:

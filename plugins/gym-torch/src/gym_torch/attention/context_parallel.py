@@ -80,9 +80,8 @@ class ContextGroup:
         size, heads = self.size, given[0].shape[1]
         check_heads(heads, size)
         query, key, value = given
-        times = size // gcd(
-            size, key.shape[1]
-        )  # as many key and value heads as every process can have the same number of
+        # as many key and value heads as every process can have the same number of
+        times = size // gcd(size, key.shape[1])
         if times > 1:
             key, value = (part.repeat_interleave(times, 1) for part in (key, value))
         outgoing = [self._by_process(part.transpose(1, 2)[0]) for part in (query, key, value)]

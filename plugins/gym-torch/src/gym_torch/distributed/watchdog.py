@@ -42,9 +42,8 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="watch")
         self.store, self.rank, self.world, self.timeout, self.output = store, rank, world, config.timeout, output
         self.place, self.ticks = "", 0
-        self._keeper = (
-            0 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 1
-        )  #: who speaks without a store
+        #: Who speaks without a store.
+        self._keeper = 0 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 1
         self.urgent = False
         self._interval = min(0.5, config.timeout / 10)
         self._closing = threading.Event()

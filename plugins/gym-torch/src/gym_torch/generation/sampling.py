@@ -16,9 +16,8 @@ BLOCK = 256  #: probabilities added up in fp32 before the running sum goes on in
 _MASK = (1 << 64) - 1
 
 
-Adjust = Callable[
-    [Tensor], Tensor
-]  #: from the logits of a row to those that it is drawn from, `[vocabulary]` fp32, a new tensor
+#: From the logits of a row to those that it is drawn from, `[vocabulary]` fp32, a new tensor.
+Adjust = Callable[[Tensor], Tensor]
 
 
 class SamplingOptions(NamedTuple):

@@ -32,9 +32,8 @@ class SharedPrompts:
         self.rows: list[int] = []  #: number of the prompt of each row
         self._lengths: list[int] = []
         self._layers: list[tuple[Tensor, Tensor]] = []  #: keys and values `[prompts, heads, width, head_dim]`
-        self._mask: Tensor | None = (
-            None  #: `[prompts, 1, 1, width]`, what is added to scores; None where nothing is padded
-        )
+        #: `[prompts, 1, 1, width]`, what is added to scores; None where nothing is padded.
+        self._mask: Tensor | None = None
         self._table = self._places = torch.empty(0, dtype=torch.long)
 
     def take(self, cache: DynamicCache, lengths: Sequence[int], rows: Sequence[int]) -> None:

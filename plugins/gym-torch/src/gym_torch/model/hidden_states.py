@@ -72,9 +72,8 @@ def take_whole(kind: type[PreTrainedModel]) -> None:
     _WHOLE.add(kind)
 
 
-_WHOLE: set[type[PreTrainedModel]] = (
-    set()
-)  #: classes that do more between the end of the backbone and the output embeddings
+#: Classes that do more between the end of the backbone and the output embeddings.
+_WHOLE: set[type[PreTrainedModel]] = set()
 
 
 class _ReachedError(Exception):

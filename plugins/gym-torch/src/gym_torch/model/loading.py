@@ -55,9 +55,8 @@ class LoadedModel:
     neftune_noise_alpha: float = 0.0  #: alpha of the noise on its embeddings in training
     router_aux_loss_coef: float | None = None  #: of the load-balancing loss; None: as its configuration says
     grown: bool = False  #: whether embeddings may be added, which only some adapters hold
-    described: Mapping[str, Any] = field(
-        default_factory=dict
-    )  #: what an adapter must say of it, to be opened on it again
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """What an adapter must say of it, to be opened on it again."""
     quantization: LoadTimeQuantizer | None = None  #: how its linear layers are stored
     own_folder: Path | None = None  #: the directory that was named, where tokens are added to its tokenizer in `path`
 

@@ -26,9 +26,8 @@ from gym_torch.model import stored_precisions
 from gym_torch.model.loading import read_model
 from gym_torch.model_files import check_weights
 
-PAGEOUT = (
-    21  #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost
-)
+#: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost.
+PAGEOUT = 21
 DONTNEED = 4  #: MADV_DONTNEED: drop pages; of a private mapping it would lose what was changed
 CHUNK = 2**22  #: numbers of a weight that are raised to fp32 at a time
 LOW = (torch.bfloat16, torch.float16)

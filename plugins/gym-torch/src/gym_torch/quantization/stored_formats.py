@@ -108,9 +108,8 @@ class Aqlm(StoredFormat):
         """Return the sums, scaled, fp32."""
         books = stored["codebooks"].float()
         codes = stored["codes"].long() % books.shape[1]  # files hold those of the upper half as negative numbers
-        groups = sum(
-            book[codes[..., index]] for index, book in enumerate(books)
-        )  # [rows, columns, out_group, in_group]
+        # [rows, columns, out_group, in_group]
+        groups = sum(book[codes[..., index]] for index, book in enumerate(books))
         assert isinstance(groups, Tensor)
         return (groups * stored["scales"].float()).transpose(1, 2).reshape(shape)
 

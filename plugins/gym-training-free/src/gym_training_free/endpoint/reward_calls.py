@@ -25,9 +25,8 @@ class Account:
     caller: Caller
     keys: Mapping[int, Key]  #: by the identity of an answer, the place of its call in the run
     name: str = ""  #: of the reward that asks
-    said: dict[tuple[int, str], str] = field(
-        default_factory=dict
-    )  #: by the same and a reward, what that said of it in words
+    said: dict[tuple[int, str], str] = field(default_factory=dict)
+    """By the same and a reward, what that said of it in words."""
     ends: list[BaseException] = field(default_factory=list)  #: why the run has to end, where it has
 
     def of(self, name: str) -> Account:

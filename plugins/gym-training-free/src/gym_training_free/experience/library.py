@@ -31,9 +31,8 @@ class Experience:
     updated: int = 0  #: step that changed it last
     sources: tuple[str, ...] = ()  #: ids of the questions that taught it
     uses: int = 0  #: rollouts that were shown it
-    uplift: float | None = (
-        None  #: mean gain of held-out reward of the steps that changed it, shared among what each changed
-    )
+    uplift: float | None = None
+    """Mean gain of held-out reward of the steps that changed it, shared among what each changed."""
 
     @property
     def origin(self) -> str:

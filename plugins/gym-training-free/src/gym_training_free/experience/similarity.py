@@ -6,9 +6,8 @@ import re
 import unicodedata
 
 ALIKE = 0.8  #: from here on two experiences say the same
-JOINERS = (
-    "\u200c\u200d"  #: letters without a form, which say how those beside them are written: Persian and Hindi need them
-)
+#: Letters without a form, which say how those beside them are written: Persian and Hindi need them.
+JOINERS = "\u200c\u200d"
 _JOINED = str.maketrans("", "", JOINERS)
 
 #: Letters of scripts without spaces between words, or with endings behind them: each stands for a word.

@@ -15,9 +15,8 @@ from gym_export.formats.gguf.architectures import refused
 
 NO_VOCABULARY = "no_vocab"  #: what a file says of a model without a tokenizer
 ENDS = ("eos", "eot", "eom")  #: roles of tokens that end an answer
-IGNORING = frozenset(
-    {"llama-bpe"}
-)  #: names under which llama.cpp takes a word that is a token as it is, without merging
+#: Names under which llama.cpp takes a word that is a token as it is, without merging.
+IGNORING = frozenset({"llama-bpe"})
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  #: types of tokens, as GGUF numbers them
 
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
