@@ -94,10 +94,8 @@ def _no_use(parent: ast.AST, weight: ast.AST) -> bool:
             return taken is weight
         case ast.Call(func=ast.Name("isinstance" | "getattr" | "hasattr")):
             return True
-        case ast.Call(
-            func=ast.Attribute(attr=called)
-        ):  # `init.normal_` and others that write into a tensor are called so
-            return called.endswith("_")
+        case ast.Call(func=ast.Attribute(attr=called)):
+            return called.endswith("_")  # `init.normal_` and others that write into a tensor are called so
     return False
 
 

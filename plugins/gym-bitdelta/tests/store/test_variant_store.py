@@ -145,9 +145,8 @@ def test_one_of_two_updates_of_the_same_version_is_refused(store, artifact):
     store.update("ann", artifact("two"), parent=first.id)
     with pytest.raises(BusyError, match="another version of `ann` was stored since"):
         store.update("ann", artifact("three"), parent=first.id)
-    with pytest.raises(
-        BusyError, match="another version of `ann` was stored since"
-    ):  # figures of the first are not its
+    with pytest.raises(BusyError, match="another version of `ann` was stored since"):
+        # figures of the first are not its
         store.evaluated("ann", safety={"asr": 0.0}, parent=first.id)
     with pytest.raises(GymError, match="already"):
         store.create("ann", artifact("three"))

@@ -101,9 +101,8 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
         options |= {"adapters": adapters, "tenant": next(iter(adapters))}
     if template := given.pop("template", None):
         options["template"] = {"name": "llamafactory", "format": str(template)}
-    if (
-        given.get("enable_thinking", True) is None
-    ):  # beside other answers it is false: an empty thought stands in the prompt
+    if given.get("enable_thinking", True) is None:
+        # beside other answers it is false: an empty thought stands in the prompt
         given["enable_thinking"] = False
     sampled = given.pop("do_sample", True)
     for key, usual in USUAL.items():

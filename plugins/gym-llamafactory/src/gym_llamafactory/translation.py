@@ -68,9 +68,8 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             found.problems.append(Problem(f"could mean {both}", found.where((key,)), key, "write the section out"))
         elif value is not None and options:
             _fill(sections, rows[key][0], value, found, said)
-        elif (key not in beside or (key in of_some and not options)) and (
-            value is not None or not options
-        ):  # of a key without a value the kernel asks the name
+        elif (key not in beside or (key in of_some and not options)) and (value is not None or not options):
+            # of a key without a value the kernel asks the name
             left[key] = value
         elif value is not None and all(flat.get(row.key) is None and row.default is None for row in beside[key]):
             found.problems.append(_alone(key, beside[key][0], found))

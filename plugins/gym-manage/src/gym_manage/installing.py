@@ -52,9 +52,8 @@ def _all() -> list[Entry]:
 
 
 def _pip(*arguments: str) -> None:
-    if (
-        PathFinder.find_spec("pip") is None
-    ):  # `util.find_spec` asks setuptools too, which then leaves distutils alone for good
+    if PathFinder.find_spec("pip") is None:
+        # `util.find_spec` asks setuptools too, which then leaves distutils alone for good
         fix = f"`uv pip {arguments[0]} --python {sys.executable} ...`, or `{sys.executable} -m ensurepip`"
         raise errors.GymError("this Python has no pip", where=sys.executable, fix=fix)
     status = subprocess.run([sys.executable, "-m", "pip", *arguments], check=False).returncode

@@ -47,9 +47,8 @@ class ExpertLoraAdapter(PeftAdapter[ExpertLoRA]):
             super().__init__(config, model, seed)
             for name, module in list(model.named_modules()):
                 layer = module.get_base_layer() if isinstance(module, ParamWrapper) else None
-                if (
-                    layer is not None and runs_beside(layer) and not name.endswith("base_layer")
-                ):  # the outermost of a layer
+                if layer is not None and runs_beside(layer) and not name.endswith("base_layer"):
+                    # the outermost of a layer
                     model.set_submodule(name, LowRankExperts.of(module, self.peft_model.peft_config["default"]))
 
     def peft_config(self, target_modules: list[str], modules_to_save: list[str] | None) -> PeftConfig:

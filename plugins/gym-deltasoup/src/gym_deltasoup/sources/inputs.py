@@ -229,9 +229,8 @@ def computes(artifact: Artifact) -> dict[str, Any] | None:
     if not (artifact.path / "config.json").is_file():
         return None
     told = _json(artifact.path / "config.json")
-    with suppress(
-        Exception
-    ):  # of an architecture that transformers does not know, or values that it refuses: as it is written
+    with suppress(Exception):
+        # of an architecture that transformers does not know, or values that it refuses: as it is written
         told = CONFIG_MAPPING[told["model_type"]].from_dict(dict(told)).to_dict()
     return dict(_deciding(told))
 

@@ -134,9 +134,8 @@ def lay_out(empty: Mapping[str, Tensor], into: Path, most: int) -> dict[str, Pla
     for file, names in split.filename_to_tensors.items():
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         end = 0
-        for name in sorted(
-            names, key=lambda name: (-empty[name].element_size(), name)
-        ):  # each at a multiple of its size
+        for name in sorted(names, key=lambda name: (-empty[name].element_size(), name)):
+            # each at a multiple of its size
             shape, dtype = tuple(empty[name].shape), empty[name].dtype
             begin, end = end, end + prod(shape) * empty[name].element_size()
             header[name] = {"dtype": CODES[dtype], "shape": shape, "data_offsets": [begin, end]}

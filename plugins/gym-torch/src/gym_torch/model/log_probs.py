@@ -133,9 +133,8 @@ def log_probs_and_entropies(
     time, and are computed again in the backward pass.
     """
     rows_of = None if kept is None else kept[:, 0].contiguous()
-    if (
-        kept is None
-    ):  # with the rounding of `label_log_probs`: policies are compared of which one had no entropy asked for
+    if kept is None:
+        # with the rounding of `label_log_probs`: policies are compared of which one had no entropy asked for
         hidden, head = _scaled_before(hidden, head)
 
     def both(logits: Tensor, rows: slice) -> Tensor:

@@ -97,9 +97,8 @@ class Caller:
             raise
         if self._stop is not None:
             raise self._stop
-        if self._heard and any(
-            map(answered, found.values())
-        ):  # a run to which nobody answers ends here, and asks again when it goes on
+        if self._heard and any(map(answered, found.values())):
+            # a run to which nobody answers ends here, and asks again when it goes on
             self._go_on()
         return [found[place] for place in range(len(todo))]
 

@@ -182,9 +182,8 @@ class VLLMEngine:
         bounds.check(sampling, self._limits, model.vocabulary)
         if sampling.bad_words:
             raise BadRequest("words are not kept out by this engine", key="bad_words")
-        if (
-            sampling.min_tokens and sampling.grammar is not None
-        ):  # a server draws nothing where a grammar has but its end
+        if sampling.min_tokens and sampling.grammar is not None:
+            # a server draws nothing where a grammar has but its end
             raise BadRequest("this engine has no least number of tokens beside a grammar", key="min_tokens")
         if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
             raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")

@@ -150,9 +150,8 @@ def _error(kinds: list[str], text: str, args: list[Any], may_end: bool) -> Excep
         ends = (kind is StopIteration and not may_end) or kind is StopAsyncIteration
         if isinstance(kind, type) and issubclass(kind, Exception) and not ends:
             for given in (args, [text]):
-                with suppress(
-                    TypeError
-                ):  # some kinds want other arguments than a text, and those of a class of the program
+                with suppress(TypeError):
+                    # some kinds want other arguments than a text, and those of a class of the program
                     error = kind(*given)
                     if str(error) == text or given is not args:
                         return error
