@@ -41,12 +41,6 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     return pack_bits((codes >> places & 1).bool())
 
 
-def unpack_codes(packed: Tensor, columns: int) -> Tensor:
-    """Return what `pack_codes` took: codes `[..., columns]` (uint8)."""
-    places = torch.arange(len(packed), device=packed.device).view(-1, *(1,) * (packed.dim() - 1))
-    return (unpack_bits(packed, columns).to(torch.uint8) << places).sum(0, dtype=torch.uint8)
-
-
 def pack_trits(trits: Tensor) -> Tensor:
     """Return codes `[..., columns]` (uint8: 0, 1 or 2) as bytes `[..., ceil(columns / 5)]` (uint8)."""
     padded = torch.nn.functional.pad(trits, (0, -trits.shape[-1] % TRITS))
@@ -58,19 +52,3 @@ def unpack_trits(packed: Tensor, columns: int) -> Tensor:
     """Return what `pack_trits` took: codes `[..., columns]` (uint8)."""
     places = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8, device=packed.device)
     return (packed[..., None].div(places, rounding_mode="floor") % 3).flatten(-2)[..., :columns]
-
-
-def to_int32_rows(packed: Tensor, columns: int) -> Tensor:
-    """Return a plane of signs `[rows, bytes]` as the reference implementation of BitDelta keeps it (arXiv:2402.10193).
-
-    That is int32 `[columns / 32, rows]`: bit i of word w of an output is the sign of its input 32 w + i. Columns are padded
-    with zero bits to whole words.
-    """
-    words = -(-columns // 32)
-    padded = torch.nn.functional.pad(packed, (0, words * 4 - packed.shape[-1]))
-    return padded.contiguous().view(torch.int32).T.contiguous()
-
-
-def from_int32_rows(words: Tensor, columns: int) -> Tensor:
-    """Return the plane of signs `[rows, ceil(columns / 8)]` (uint8) of what `to_int32_rows` returns."""
-    return words.T.contiguous().view(torch.uint8)[..., : -(-columns // 8)].contiguous()
