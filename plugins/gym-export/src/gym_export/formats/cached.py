@@ -20,6 +20,7 @@ from gym_export.format import Loaded, Logits
 from gym_export.formats.safetensors import encoded
 from gym_export.source import Prompt, Source
 from gym_torch.model.adapted import assembled
+from gym_torch.model.head_dim import head_dim
 from gym_torch.model.tasks import built
 
 EXPERTS = "batched_mm"  #: how a graph computes experts: a fixed number of products, whatever the router says
@@ -105,8 +106,7 @@ def wrapped(source: Source) -> Cached:
 
 def empty_cache(config: PretrainedConfig, batch: int, past: int) -> list[Tensor]:
     """Return a cache of so many tokens, all zero."""
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = (batch, config.num_key_value_heads, past, head)
+    shape = (batch, config.num_key_value_heads, past, head_dim(config))
     return [torch.zeros(shape) for _ in range(2 * config.num_hidden_layers)]
 
 

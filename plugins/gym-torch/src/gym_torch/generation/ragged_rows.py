@@ -25,6 +25,7 @@ from gym_torch.generation.padded_rows import NextLogits, Passes
 from gym_torch.generation.ragged_cache import RaggedCache
 from gym_torch.generation.row import Row
 from gym_torch.kernels.kernel_functions import Kept, Places, Scores
+from gym_torch.model.head_dim import head_dim
 
 _TURN = threading.Lock()
 _ATTENDING: dict[int, tuple[int, str]] = {}  #: by configuration, passes under way and how it says to attend otherwise
@@ -42,8 +43,7 @@ def kernel_for(model: PreTrainedModel, support: CacheSupport) -> CachedAttention
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return cached_attention.chosen(heads, kv_heads, dim, precision(model))
+    return cached_attention.chosen(heads, kv_heads, head_dim(config), precision(model))
 
 
 class RaggedRows:

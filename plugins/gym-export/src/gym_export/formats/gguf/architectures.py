@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_core import GymError
+from gym_torch.model.head_dim import head_dim
 
 Array = npt.NDArray[np.float32]
 
@@ -121,7 +122,7 @@ def restored(found: Architecture, name: str, config: Any) -> Callable[[Array], A
 
 def describe(writer: Any, config: Any, found: Architecture) -> None:
     """Write what the file says of the shape of the model."""
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head = head_dim(config)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -162,7 +163,7 @@ def rope_factors(config: Any) -> Array | None:
     rope = config.rope_parameters
     if rope.get("rope_type") != "llama3":
         return None
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head = head_dim(config)
     window = rope["original_max_position_embeddings"]
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, head, 2) / head)
