@@ -10,12 +10,10 @@ from gym_torch.model.lean_imports import hidden
 def import_peft() -> None:
     """Import peft without hqq, and with it torch's compiler, unless they are loaded; to be called before all that imports it.
 
-    Models that are quantized by hqq have linear layers of Gym's, so peft needs to know none of its.
+    Models that are quantized by hqq have linear layers of Gym's, so peft needs to know none of its. What it found on import it
+    keeps: asked again, it would find hqq, and look for layers that it has not imported.
     """
     if "peft" in sys.modules:
         return
     with hidden("hqq"):
         import peft  # noqa: F401
-    from peft.import_utils import is_hqq_available
-
-    is_hqq_available.cache_clear()
