@@ -8,7 +8,7 @@ def test_putting_an_adapter_into_a_model_does_not_import_hqq() -> None:
     code = """
 import sys
 from gym_adapters import LoRA
-from gym_torch.model.lean_imports import import_models
+from gym_torch.lean_imports import import_models
 import_models()
 from torch.nn import Linear
 from transformers import PretrainedConfig, PreTrainedModel

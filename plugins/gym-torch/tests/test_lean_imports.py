@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gym_torch.model.lean_imports import UNUSED
+from gym_torch.lean_imports import UNUSED
 
 
 def run(code: str) -> str:
@@ -17,7 +17,7 @@ def test_nothing_is_loaded_that_no_model_needs_and_all_is_found_afterwards() -> 
     printed = run(f"""
 import sys
 from importlib.util import find_spec
-from gym_torch.model.lean_imports import import_models
+from gym_torch.lean_imports import import_models
 import_models()
 print("transformers.modeling_utils" in sys.modules, [name for name in {UNUSED!r} if name in sys.modules])
 from transformers.utils import is_hqq_available, is_scipy_available, is_torchao_available
@@ -37,7 +37,7 @@ def needy(name, *rest, **named):
         real("scipy")
     return real(name, *rest, **named)
 builtins.__import__ = needy
-from gym_torch.model.lean_imports import import_models
+from gym_torch.lean_imports import import_models
 import_models()
 print("scipy" in sys.modules)
 import transformers.modeling_utils

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gym_torch.model.lean_imports import hidden
+from gym_torch.lean_imports import hidden
 
 
 def import_peft() -> None:

@@ -23,7 +23,7 @@ def plan(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     loaded = load_recipe(recipe, overrides)
     loaded.algorithm.check_recipe(loaded)
-    from gym_torch.model.lean_imports import import_models
+    from gym_torch.lean_imports import import_models
 
     import_models()
     from gym_plan.plan import plan as make

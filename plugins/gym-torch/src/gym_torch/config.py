@@ -24,7 +24,7 @@ from gym_torch.kinds import (
     no_quantized_model,
     part,
 )
-from gym_torch.model.lean_imports import import_models
+from gym_torch.lean_imports import import_models
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3"]
 VOCABULARY = "resize_vocab", "add_tokens", "add_special_tokens"
