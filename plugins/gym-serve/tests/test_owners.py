@@ -1,23 +1,90 @@
-"""Who asks: what an engine keeps of a prompt serves the same token alone."""
+"""Who asks: what an engine keeps of a prompt serves the same token alone, and nobody waits for all that another one asks for."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from api_server import served
+from api_server import Served, served
 from parrot import Parrot
 
 from gym_serve.api.auth import Access, Tokens, digest
+from gym_serve.batching.aside import Aside
 from gym_serve.contract import Limits, ModelSource
+from gym_serve.local.config import Local
+
+OWNERS = {"a" * 20: "ann", "b" * 20: "ben"}
+TOKENS = Tokens([(digest(token), Access(("*",), owner)) for token, owner in OWNERS.items()])
+ANN, BEN = OWNERS
+
+
+def ask(server: Served, token: str, model: str, **options: object) -> int:
+    """Return the status of an answer."""
+    body = {"model": model, "messages": [{"role": "user", "content": "one"}], **options}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    try:
+        with urlopen(
+            Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), headers), timeout=60
+        ) as got:
+            got.read()
+            return int(got.status)
+    except HTTPError as error:
+        return error.code
 
 
 def test_each_token_is_an_owner_of_its_own() -> None:
-    tokens = {"a" * 20: Access(("*",), "ann"), "b" * 20: Access(("*",), "ben")}
     engine = Parrot().build(artifacts=[ModelSource("parrot", "")], limits=Limits())
-    with served(engine, Tokens([(digest(token), access) for token, access in tokens.items()])) as server:
-        for token in tokens:
-            body = json.dumps({"model": "parrot", "messages": [{"role": "user", "content": "one"}]}).encode()
-            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-            urlopen(Request(f"{server.url}/v1/chat/completions", body, headers), timeout=20).read()
+    with served(engine, TOKENS) as server:
+        for token in OWNERS:
+            ask(server, token, "parrot")
     assert [request.owner for request in engine.seen] == ["ann", "ben"]
+
+
+def test_one_who_asks_for_much_leaves_the_next_place_to_others() -> None:
+    engine = Local().build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits(max_batch=2, queue=14))
+    done: list[int] = []
+    with served(engine, TOKENS, max_concurrent=16) as server, ThreadPoolExecutor(20) as threads:
+
+        def many(number: int) -> int:
+            status = ask(server, ANN, "tiny", max_tokens=60, ignore_eos=True)
+            done.append(number)
+            return status
+
+        asked = [threads.submit(many, number) for number in range(20)]
+        until = time.monotonic() + 20
+        while engine.statistics()["running"] < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        while ask(server, ANN, "tiny", max_tokens=1) != 429 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert ask(server, BEN, "tiny", max_tokens=2) == 200
+        left = 20 - len(done)
+        statuses = [each.result() for each in asked]
+    assert left >= 8 and set(statuses) == {200, 429}, (left, statuses)
+
+
+def test_what_is_prepared_of_one_is_not_before_all_of_another() -> None:
+    aside, go, order = Aside(), threading.Event(), list[str]()
+
+    def prepared(name: str) -> None:
+        go.wait(20)
+        order.append(name)
+
+    async def use() -> None:
+        tasks = [asyncio.create_task(aside.run(lambda: prepared("ann"), user="ann")) for _ in range(40)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(aside.run(lambda: prepared("ben"), user="ben")))
+        gone = asyncio.create_task(aside.run(lambda: prepared("gone"), user="cid"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(use())
+    aside.close()
+    assert len(order) == 41 and "ben" in order[:9] and "gone" not in order

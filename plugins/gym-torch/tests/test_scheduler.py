@@ -14,7 +14,8 @@ from gym_testkit.architectures import ready
 from gym_torch.generation.cache_support import CacheSupport
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Row
-from gym_torch.generation.scheduler import ClosedError, Job, Lane, Scheduler, model_lane
+from gym_torch.generation.scheduler import ClosedError, Job, Lane, QueueFullError, Scheduler, model_lane
+from gym_torch.generation.turns import REMEMBERED, Turns
 
 PROMPT, PATIENCE = (3, 4, 5), 20  #: seconds
 
@@ -127,3 +128,48 @@ def test_a_lane_without_jobs_is_let_go_of() -> None:
         time.sleep(0.1)
     assert gone() is None and not scheduler.running
     scheduler.close(0)
+
+
+def test_users_take_turns_and_what_one_asked_enters_in_its_order() -> None:
+    scheduler, lane, over = Scheduler(2, 200), lane_of(), []
+
+    def asked(name: str, prompt: tuple[int, ...] = PROMPT) -> Job:
+        row = Row(prompt, 64)
+        return Job(lane, row, lambda row: len(row.completion.tokens) < 2, lambda error: over.append(name), name[:3])
+
+    running, ends = zip(*(job(lane, 60) for _ in range(2)), strict=True)
+    for each in running:
+        each.user = "ann"
+    scheduler.add(*running)
+    many = [asked(f"ann {number}") for number in range(98)]
+    scheduler.add(*many)
+    scheduler.add(asked("ben 0"), asked("ben 1"), asked("cid 0", (3, 4, 5) * 20))
+    scheduler.close()
+    assert [end.result(0) for end in ends] == [None, None]
+    assert {*over[:4]} == {"ben 0", "cid 0", "ann 0", "ben 1"} and {*over[:2]} == {"ben 0", "cid 0"}
+    assert over[4:] == [f"ann {number}" for number in range(1, 98)]
+    assert len({tuple(each.row.completion.tokens) for each in many}) == 1
+
+
+def test_a_user_who_waits_for_nothing_is_taken_where_another_has_filled_the_queue() -> None:
+    scheduler, lane = Scheduler(1, 4), lane_of()
+    jobs = [job(lane, 20)[0] for _ in range(12)]
+    for each, user in zip(jobs, ["ann"] * 7 + ["ben"] * 4 + ["cid"], strict=True):
+        each.user = user
+    taken = []
+    for each in jobs:
+        try:
+            scheduler.add(each)
+            taken.append(each.user)
+        except QueueFullError:
+            pass
+    scheduler.close()
+    assert "cid" in taken and taken.count("ben") in (2, 3) and taken.count("ann") in (5, 6)
+
+
+def test_only_so_many_users_are_remembered() -> None:
+    turns = Turns()
+    for user in range(2 * REMEMBERED):
+        turns.took(user)
+    assert turns.order([0, 2 * REMEMBERED - 1, REMEMBERED, 0]) == [0, 2, 1, 3]
+    assert len(turns._served) == REMEMBERED

@@ -21,6 +21,11 @@ class Asked:
     tenant: str | None = None
     owner: str | None = field(default=None, compare=False)  #: who asks; see `gym_serve.contract.Request.owner`
 
+    @property
+    def user(self) -> str:
+        """Return who takes turns with others: who asks, or what is asked where those are not told apart."""
+        return self.owner or str(self)
+
     def __str__(self) -> str:
         """Return the name that means it."""
         return self.model if self.tenant is None else f"{self.model}@{self.tenant}"

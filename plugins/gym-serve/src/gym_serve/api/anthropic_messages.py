@@ -55,7 +55,7 @@ async def count_tokens(service: Service, body: Prompt, access: Access) -> dict[s
     """Return the tokens of a prompt."""
     with told_as(NAMES):
         job = await job_of(service, body.converted(), access, "")
-    async with asking(service, str(job.asked)):
+    async with asking(service, job.asked):
         return {"input_tokens": await service.engine.count(job.requests[0])}
 
 

@@ -42,7 +42,7 @@ async def embeddings(service: Service, body: Embeddings, access: Access) -> dict
     texts = body.texts()
     if not all(texts):
         raise HTTPProblem(400, "a text is empty", key="input")
-    async with asking(service, str(asked)):
+    async with asking(service, asked):
         vectors = await service.engine.embed(asked.model, texts, body.dimensions, asked.tenant)
         counts = [
             await service.engine.count(Request(asked.model, asked.tenant, prompt=text))

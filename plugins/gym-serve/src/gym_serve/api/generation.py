@@ -82,7 +82,7 @@ async def events(service: Service, job: Job) -> AsyncGenerator[Event, None]:
         except Exception as error:  # told to whoever reads the events
             await queue.put(error)
 
-    with service.admitted(len(job.requests)):
+    with service.admitted(job.asked.user, len(job.requests)):
         tasks = [asyncio.create_task(follow(index, request)) for index, request in enumerate(job.requests)]
         timer = asyncio.get_running_loop().call_later(most, over)  # a wait with a limit makes a task for each event
         try:

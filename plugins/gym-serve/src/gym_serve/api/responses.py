@@ -44,7 +44,7 @@ async def input_tokens(service: Service, body: Responses, access: Access) -> dic
     """Return the tokens of the prompt that a response would have."""
     with told_as(NAMES):
         job = await job_of(service, body.converted(), access, "")
-    async with asking(service, str(job.asked)):
+    async with asking(service, job.asked):
         count = await service.engine.count(job.requests[0])
     return {"object": "response.input_tokens", "input_tokens": count}
 

@@ -102,7 +102,7 @@ async def _scores(service: Service, name: str, inputs: Sequence[ScoreInput], acc
         raise HTTPProblem(400, "this model writes texts and scores none", key="model")
     if len(inputs) > service.options.max_messages:
         raise HTTPProblem(400, f"{len(inputs)} texts are more than {service.options.max_messages}", key="input")
-    async with asking(service, str(asked)):
+    async with asking(service, asked):
         return await service.engine.score(asked.model, inputs, asked.tenant)
 
 

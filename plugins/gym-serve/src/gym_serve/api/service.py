@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from gym_serve.api.options import ApiOptions
 from gym_serve.contract import Engine, ServedModel
 from gym_serve.errors import BadRequest, Full, RequestError, Unknown
 from gym_serve.names import Asked, asked
+from gym_torch.generation.turns import has_room
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ class Service:
     def __init__(self, engine: Engine, options: ApiOptions, metrics: Metrics) -> None:
         """Serve an engine within the limits of the options."""
         self.engine, self.options, self.metrics = engine, options, metrics
-        self._in_work = 0
+        self._in_work: Counter[str] = Counter()
 
     def model(self, name: str, access: Access) -> tuple[ServedModel, Asked]:
         """Return the model that a name asks for. Raises Unknown where it is not there, with the same words where it may not be
@@ -50,7 +52,7 @@ class Service:
 
     async def told(self, wanted: Asked, template_options: Mapping[str, Any] | None = None) -> ServedModel:
         """Return a model with the template that a tenant has, and how answers are written with options. Raises RequestError."""
-        async with asking(self, str(wanted)):
+        async with asking(self, wanted):
             return await self.engine.described(wanted.model, wanted.tenant, template_options)
 
     def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
@@ -69,19 +71,19 @@ class Service:
             )
 
     @contextmanager
-    def admitted(self, count: int = 1) -> Iterator[None]:
-        """Hold a place for so many replies. Raises Full where there is none."""
-        most = self.options.max_concurrent
-        if most is not None and self._in_work + count > most:
+    def admitted(self, user: str, count: int = 1) -> Iterator[None]:
+        """Hold a place of a user for so many replies. Raises Full where there is none."""
+        most, wanted = self.options.max_concurrent, Counter({user: count})
+        if most is not None and not has_room(self._in_work, wanted, most):
             if count > most:
                 raise BadRequest(f"asks for {count} replies where {most} may be in work", key="n")
-            raise Full(f"{self._in_work} of {most} replies are in work or waiting")
-        self._in_work += count
+            raise Full(f"{self._in_work.total()} of {most} replies are in work or waiting")
+        self._in_work += wanted
         self.metrics.in_work.inc(count)
         try:
             yield
         finally:
-            self._in_work -= count
+            self._in_work -= wanted  # and who has none left is gone from it
             self.metrics.in_work.dec(count)
 
 
@@ -96,10 +98,10 @@ def told(error: Exception, name: str) -> RequestError:
 
 
 @asynccontextmanager
-async def asking(service: Service, name: str) -> AsyncIterator[None]:
+async def asking(service: Service, wanted: Asked) -> AsyncIterator[None]:
     """Hold a place while an engine is asked once, within the time; errors are those that a client is told."""
     most = service.options.request_seconds
-    with service.admitted():
+    with service.admitted(wanted.user):
         try:
             async with asyncio.timeout(most):
                 yield
@@ -107,4 +109,4 @@ async def asking(service: Service, name: str) -> AsyncIterator[None]:
             why = f"the reply took longer than {most:g} s"
             raise HTTPProblem(408, why, code="request_too_slow", headers=ONCE) from error
         except Exception as error:
-            raise told(error, name) from error
+            raise told(error, str(wanted)) from error

@@ -53,7 +53,7 @@ async def tokenize(service: Service, body: Tokenize, access: Access) -> dict[str
             raise HTTPProblem(400, "says nothing without `messages`", key=given[0])
         begins = body.add_special_tokens is not False
         request = Request(asked.model, asked.tenant, prompt=body.prompt, add_special_tokens=begins)
-    async with asking(service, body.model):
+    async with asking(service, asked):
         found = await service.engine.tokenize(request)
     texts = list(found.texts) if body.return_token_strs else None
     tokens = list(found.tokens)
@@ -72,5 +72,5 @@ async def detokenize(service: Service, body: Detokenize, access: Access) -> dict
     """Return the text of tokens, special ones included."""
     _, asked = service.model(body.model, access)
     service.need(NEED, "model")
-    async with asking(service, body.model):
+    async with asking(service, asked):
         return {"prompt": await service.engine.detokenize(asked.model, body.tokens, asked.tenant)}

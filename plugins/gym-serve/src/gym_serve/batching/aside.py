@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gym_core import GymError
 from gym_serve.errors import BadRequest, Gone, RequestError
+from gym_torch.generation.turns import Turns
 
 WORKERS = 4  #: requests that are prepared at a time: laid out, compiled, and their tenants read
 AGAIN = 0.02  #: seconds until a tenant is tried again that had no room beside those in use
@@ -23,13 +25,51 @@ class CrowdedError(GymError):
     """A tenant has no room beside those in use: it is tried again while others are at work."""
 
 
+class TurnPool:
+    """Threads for which users take turns."""
+
+    def __init__(self, workers: int, name: str) -> None:
+        """Start them."""
+        self._threads, self._lock, self._turns = ThreadPoolExecutor(workers, name), threading.Lock(), Turns()
+        self._waiting: list[tuple[Hashable, Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, user: Hashable, function: Callable[[], Found]) -> Future[Found]:
+        """Return what will be the result of a function."""
+        found: Future[Found] = Future()
+        with self._lock:
+            self._threads.submit(self._next)  # which need not run this one: the others that wait have their turns
+            self._waiting.append((user, found, function))
+        return found
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for _, found, _ in self._waiting:
+                found.cancel()
+            self._waiting.clear()
+
+    def _next(self) -> None:
+        with self._lock:
+            if not self._waiting:  # it is closed
+                return
+            user, found, function = self._waiting.pop(self._turns.order([user for user, *_ in self._waiting])[0])
+            self._turns.took(user)
+        if not found.set_running_or_notify_cancel():
+            return
+        try:
+            found.set_result(function())
+        except BaseException as error:
+            found.set_exception(error)
+
+
 class Aside:
     """Threads for what takes a while."""
 
     def __init__(self) -> None:
         """Start them."""
-        self._preparing = ThreadPoolExecutor(WORKERS, "preparing")
-        self._computing = ThreadPoolExecutor(1, "computing")  # whole texts, for which no request waits to be prepared
+        self._preparing = TurnPool(WORKERS, "preparing")
+        self._computing = TurnPool(1, "computing")  # whole texts, for which no request waits to be prepared
         self._holding: set[object] = set()  # one for each answer that has a tenant, or is about to
         self._closed = False
 
@@ -56,7 +96,8 @@ class Aside:
         self,
         function: Callable[[], Found],
         unread: Callable[[Found], None] = lambda found: None,
-        pool: ThreadPoolExecutor | None = None,
+        pool: TurnPool | None = None,
+        user: Hashable = None,
     ) -> Found:
         """Run what takes a while beside the event loop. What is wrong with a tenant or a prompt is an error of the request.
 
@@ -65,7 +106,7 @@ class Aside:
         """
         while not self._closed:
             others = bool(self._holding)  # one that ends during a try leaves room for the next
-            running = (pool or self._preparing).submit(function)
+            running = (pool or self._preparing).submit(user, function)
             try:
                 return await asyncio.wrap_future(running)
             except asyncio.CancelledError:
@@ -88,7 +129,7 @@ class Aside:
     def close(self) -> None:
         """Let the threads go."""
         for pool in (self._preparing, self._computing):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close()
 
 
 def _of_request(error: GymError) -> BadRequest:

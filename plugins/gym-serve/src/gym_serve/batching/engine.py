@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -18,9 +19,11 @@ from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel, Text, Tokenized, Usage
 from gym_serve.errors import BadRequest, Full, Gone, Unknown
+from gym_serve.names import Asked
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
+from gym_torch.generation.turns import has_room
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
 SUPPORTS = GRAMMARS | {
@@ -64,7 +67,7 @@ class BatchEngine:
         self._touched: set[Reply] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._aside = Aside()
-        self._prepared = 0
+        self._prepared: Counter[str] = Counter()
         self._closed = False
         self._scheduler = Scheduler(limits.max_batch, limits.queue, self._flush)
 
@@ -93,16 +96,19 @@ class BatchEngine:
         """Yield the pieces of a reply."""
         self._loop = asyncio.get_running_loop()
         if request.echo and request.sampling.max_tokens == 0:
-            for told in await self._aside.run(lambda: self._echoed(request)):
+            for told in await self._aside.run(lambda: self._echoed(request), user=_user(request)):
                 yield told
             return
-        if self._prepared >= self._limits.queue + self._limits.max_batch:
-            raise Full(f"{self._prepared} requests are being prepared")
-        self._prepared += 1
+        user = _user(request)
+        if not has_room(self._prepared, wanted := Counter({user: 1}), self._limits.queue + self._limits.max_batch):
+            raise Full(f"{self._prepared.total()} requests are being prepared")
+        self._prepared += wanted
         try:
-            job, reply = await self._aside.run(lambda: self._prepare(request), lambda ready: ready[1].close())
+            job, reply = await self._aside.run(
+                lambda: self._prepare(request), lambda ready: ready[1].close(), user=user
+            )
         finally:
-            self._prepared -= 1
+            self._prepared -= wanted
         try:
             self._scheduler.add(job)
         except QueueFullError:
@@ -127,7 +133,7 @@ class BatchEngine:
                 answering = self._answering(model, request.tenant, stack)
                 return len(prompt_tokens(request, answering.tokenizer, answering.vocabulary))
 
-        return await self._aside.run(counted)
+        return await self._aside.run(counted, user=_user(request))
 
     async def tokenize(self, request: Request) -> Tokenized:
         """Return the prompt as tokens."""
@@ -137,7 +143,7 @@ class BatchEngine:
                 words = self._answering(self.model(request.model), request.tenant, stack).tokenizer
                 return tokenized_by(words, request)
 
-        return await self._aside.run(tokenized)
+        return await self._aside.run(tokenized, user=_user(request))
 
     async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
         """Return the text of tokens."""
@@ -177,7 +183,7 @@ class BatchEngine:
 
     def statistics(self) -> Mapping[str, float]:
         """Return figures of the moment."""
-        waiting = self._scheduler.waiting + self._prepared
+        waiting = self._scheduler.waiting + self._prepared.total()
         return {"running": self._scheduler.running, "waiting": waiting, **self._figures()}
 
     async def close(self, timeout: float = 30.0) -> None:
@@ -265,7 +271,7 @@ class BatchEngine:
             reply.ended(error)
             self._touched.add(reply)
 
-        return Job(lane, row, told, ended), reply
+        return Job(lane, row, told, ended, _user(request)), reply
 
     def _flush(self) -> None:
         """Wake those whose replies grew; called in the thread that decodes."""
@@ -273,6 +279,10 @@ class BatchEngine:
         if touched and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 self._loop.call_soon_threadsafe(_wake, touched)
+
+
+def _user(request: Request) -> str:
+    return Asked(request.model, request.tenant, request.owner).user
 
 
 def _wake(replies: Iterable[Reply]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
@@ -20,6 +20,7 @@ from gym_torch.generation.padded_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Row
 from gym_torch.generation.row_decoder import PartialPrefill, RowDecoder
+from gym_torch.generation.turns import Turns, has_room
 from gym_torch.kernels.fused_modules import fuse
 
 PATIENCE = 8  #: steps after which a job enters, also where fewer than a quarter of the rows are free
@@ -45,6 +46,11 @@ class Lane:
     decoding: RowDecoder | None = None
     jobs: dict[Row, Job] = field(default_factory=dict)
     begun: PartialPrefill | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
+    turns: Turns = field(default_factory=Turns)
+
+    def is_long(self, row: Row) -> bool:
+        """Whether the prompt of a row is computed a part at a time."""
+        return self.in_parts and len(row.prompt) > CHUNK
 
     def session(self) -> RowDecoder:
         """Return the decoder, opened where it is not."""
@@ -77,6 +83,7 @@ class Job:
     row: Row
     told: Callable[[Row], bool]  #: called for each token; returns whether the row goes on
     ended: Callable[[BaseException | None], None]  #: called once, with the error where there was one
+    user: Hashable = None  #: whose it is: users enter in turns
     cancelled: bool = False
     waited: int = 0  #: steps
 
@@ -87,7 +94,7 @@ class Scheduler:
     def __init__(self, max_batch: int, queue: int, flush: Callable[[], None] = lambda: None) -> None:
         """Start. `max_batch` rows of a lane are decoded together, `queue` jobs may wait; `flush` is called after each turn."""
         self.max_batch, self.queue, self._flush = max_batch, queue, flush
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []  # as they came
         self._lanes: dict[Lane, None] = {}  # those that have jobs
         self._wake = threading.Condition()
         self._closed = False
@@ -111,7 +118,8 @@ class Scheduler:
             if self._closed:
                 raise ClosedError
             free = sum(self.max_batch - len(lane.jobs) for lane in {job.lane for job in jobs})
-            if len(self._waiting) + len(jobs) > self.queue + max(free, 0):
+            held = Counter(job.user for job in self._waiting)
+            if not has_room(held, Counter(job.user for job in jobs), self.queue + max(free, 0)):
                 raise QueueFullError
             self._waiting += jobs
             self._wake.notify()
@@ -162,35 +170,40 @@ class Scheduler:
         return True
 
     def _entering(self) -> dict[Lane, list[Job]]:
-        """Move waiting jobs that may enter now to their lanes, in the order of the queue; return them by lane."""
-        found: dict[Lane, list[Job]] = {}
-        tokens: dict[Lane, int] = {}
-        left: deque[Job] = deque()
+        """Move waiting jobs that may enter now to their lanes, users in turns; return them by lane."""
+        waiting: dict[Lane, list[Job]] = {}
         for job in self._waiting:
-            lane = job.lane
-            self._lanes.setdefault(lane)
-            own = found.setdefault(lane, [])
-            free = self.max_batch - len(lane.jobs)
-            size = tokens.get(lane, 0) + len(job.row.prompt)
-            if lane.in_parts and len(job.row.prompt) > CHUNK:  # one at a time; replies to the same prompt enter with it
-                enters, size = not lane.begun and (not own or own[0].row.text == job.row.text), PROMPT_TOKENS
-            elif own:
-                grows = lane.begun or (lane.decoding and lane.decoding.rows)
-                enters = size <= (CHUNK if grows else PROMPT_TOKENS)
-            else:  # a pass for one new row costs about as much as for many: wait a little for a quarter of the rows
-                enters = free * 4 >= self.max_batch or job.waited >= PATIENCE
+            self._lanes.setdefault(job.lane)
             if job.cancelled:
                 _end(job, None)
-            elif enters and len(own) < free:
-                own.append(job)
-                tokens[lane] = size
             else:
-                job.waited += 1
-                left.append(job)
-        self._waiting = left
+                waiting.setdefault(job.lane, []).append(job)
+        found = {lane: self._chosen(lane, jobs) for lane, jobs in waiting.items()}
+        entered = {job for own in found.values() for job in own}
+        self._waiting = [job for job in self._waiting if not job.cancelled and job not in entered]
+        for job in self._waiting:
+            job.waited += 1
         for lane, own in found.items():
             lane.jobs |= {job.row: job for job in own}
         return found
+
+    def _chosen(self, lane: Lane, waiting: Sequence[Job]) -> list[Job]:
+        """Return the jobs that enter a lane now."""
+        free, tokens, own = self.max_batch - len(lane.jobs), 0, list[Job]()
+        grows = lane.begun or (lane.decoding and lane.decoding.rows)
+        # a pass for one new row costs about as much as for many: wait a little for a quarter of the rows
+        due = free * 4 >= self.max_batch or any(job.waited >= PATIENCE and not lane.is_long(job.row) for job in waiting)
+        for at in lane.turns.order([job.user for job in waiting]):
+            job, size = waiting[at], tokens + len(waiting[at].row.prompt)
+            if lane.is_long(job.row):  # one at a time; replies to the same prompt enter with it
+                enters, size = not lane.begun and (not own or own[0].row.text == job.row.text), PROMPT_TOKENS
+            else:
+                enters = size <= (CHUNK if grows else PROMPT_TOKENS) if own else due
+            if enters and len(own) < free:
+                own.append(job)
+                tokens = size
+                lane.turns.took(job.user)
+        return own
 
     def _turn(self, lane: Lane, entering: list[Job]) -> None:
         """Remove cancelled jobs, admit new ones, and run a step of a lane. Raises errors that concern all of its jobs."""
