@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import uvicorn
 
@@ -50,6 +54,16 @@ def received(connection: socket.socket, timeout: float = 5.0) -> bytes:
     except (TimeoutError, ConnectionError):
         pass
     return b"".join(parts)
+
+
+def post(url: str, path: str, body: Mapping[str, Any], **headers: str) -> tuple[int, dict[str, Any]]:
+    """Return status and body of an answer."""
+    asked = Request(f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+    try:
+        with urlopen(asked, timeout=60) as got:
+            return got.status, json.load(got)
+    except HTTPError as error:
+        return error.code, json.load(error)
 
 
 @contextmanager

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
-from api_server import Served, served
+from api_server import Served, post, served
 from parrot import Parrot
 
 from gym_serve.api.auth import Access, Tokens, digest
@@ -26,15 +23,7 @@ ANN, BEN = OWNERS
 def ask(server: Served, token: str, model: str, **options: object) -> int:
     """Return the status of an answer."""
     body = {"model": model, "messages": [{"role": "user", "content": "one"}], **options}
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    try:
-        with urlopen(
-            Request(f"{server.url}/v1/chat/completions", json.dumps(body).encode(), headers), timeout=60
-        ) as got:
-            got.read()
-            return int(got.status)
-    except HTTPError as error:
-        return error.code
+    return post(server.url, "/v1/chat/completions", body, Authorization=f"Bearer {token}")[0]
 
 
 def test_each_token_is_an_owner_of_its_own() -> None:

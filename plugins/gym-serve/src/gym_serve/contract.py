@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from gym_serve.names import Asked
+
 if TYPE_CHECKING:
     from gym_data.chat.answer_format import AnswerFormat
 
@@ -99,6 +101,9 @@ class Request:
     messages: Sequence[Mapping[str, Any]] | None = None
     prompt: str | None = None  #: text that is continued as it stands, without a template
     add_special_tokens: bool = True  #: whether the tokens that begin documents stand before `prompt`
+    suffix: str | None = (
+        None  #: text behind `prompt`: the reply is what stands between them; an empty one asks for nothing
+    )
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
     tool_choice: str | Mapping[str, Any] | None = None
@@ -109,6 +114,11 @@ class Request:
     index: int = 0  #: which of `n` replies: the stream of its random numbers
     owner: str | None = None  #: who asks: what is kept of a prompt serves no other; None keeps nothing
     echo: bool = False  #: whether the first piece begins with the prompt
+
+    @property
+    def user(self) -> str:
+        """Return who takes turns with others; see `gym_serve.names.Asked`."""
+        return Asked(self.model, self.tenant, self.owner).user
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ class Engine(Protocol):
 
     Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
     `logit_bias`, `bad_words`, `min_tokens`, `include_stop_str_in_output`, `top_k`, `min_p`, `tenants`, `cancel`, `score`,
-    `embed`, `echo`, `tokenize`, `prefix_cache`. A front refuses whatever else is asked.
+    `embed`, `echo`, `suffix`, `tokenize`, `prefix_cache`. A front refuses whatever else is asked.
     """
 
     @property

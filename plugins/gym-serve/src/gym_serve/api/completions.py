@@ -26,6 +26,7 @@ class Completion(SamplingBody):
     """Texts to go on with."""
 
     prompt: str | list[str] | list[Token] | list[list[Token]]
+    suffix: str | None = None  #: text behind the prompt, for models that complete in the middle
     max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = 16
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -65,13 +66,17 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
     drawn = replace(
         drawn, logprobs=body.logprobs, grammar=grammar_of(service, body.response_format, body.structured_outputs)
     )
-    prompts, count = body.prompts(), body.n or 1
-    if not prompts or not all(part for prompt in prompts for part in prompt.values()):
+    prompts, count, suffix = body.prompts(), body.n or 1, body.suffix or None
+    if suffix is not None:
+        service.need("suffix", "suffix")
+        if body.echo:
+            raise HTTPProblem(400, "a prompt with text behind it is not echoed", key="echo")
+    if not prompts or not (suffix or all(part for prompt in prompts for part in prompt.values())):
         raise HTTPProblem(400, "a prompt is empty", key="prompt")
     if len(prompts) * count > service.options.max_n:
         why = f"{len(prompts) * count} replies are more than the {service.options.max_n} of one request"
         raise HTTPProblem(400, why, key="prompt" if len(prompts) > 1 else "n")
-    request = Request(model=asked.model, tenant=asked.tenant, sampling=drawn, id=head["id"], echo=bool(body.echo))
+    request = Request(asked.model, asked.tenant, suffix=suffix, sampling=drawn, id=head["id"], echo=bool(body.echo))
     job = Job(asked, tuple(replace(request, **prompt, index=index) for prompt in prompts for index in range(count)))
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)

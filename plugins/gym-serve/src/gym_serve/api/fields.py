@@ -22,7 +22,7 @@ REFUSED = {
     "guided_regex": "use `structured_outputs`",
     "guided_choice": "use `structured_outputs`",
     "grammar": "use `structured_outputs`",
-    "suffix": "text in the middle is not completed",
+    "suffix": "`/v1/completions` completes text in the middle",
     "best_of": "use `n`",
     "previous_response_id": "nothing is stored: send the whole conversation as `input`",
     "conversation": "nothing is stored: send the whole conversation as `input`",

@@ -44,6 +44,10 @@ class Words(Protocol):
         """Return the text of tokens."""
         ...
 
+    def token_id(self, token: str) -> int | None:
+        """Return the id of one token, None where the vocabulary does not have it."""
+        ...
+
     def written(self, token: int) -> str | None:
         """Return how the vocabulary writes a token."""
         ...

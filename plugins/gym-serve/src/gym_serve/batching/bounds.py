@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from gym_serve.batching.batch_model import Words
+from gym_serve.batching.middle import middle_ends
 from gym_serve.contract import Limits, Request, Sampling
 from gym_serve.errors import BadRequest, TooLong
 
@@ -39,7 +41,9 @@ def limit(limits: Limits, context: int, prompt: int, request: Request) -> int:
     return found
 
 
-def ends(sampling: Sampling, usual: Collection[int]) -> frozenset[int]:
+def ends(request: Request, usual: Collection[int], words: Words) -> frozenset[int]:
     """Return the tokens that end a reply of a model which usually ends with these."""
+    sampling = request.sampling
     going_on = sampling.ignore_eos and sampling.grammar is None  # a grammar has such a token at its end alone
-    return frozenset(sampling.stop_token_ids) | (frozenset() if going_on else frozenset(usual))
+    own = frozenset(usual) | (middle_ends(words) if request.suffix else frozenset())
+    return frozenset(sampling.stop_token_ids) | (frozenset() if going_on else own)

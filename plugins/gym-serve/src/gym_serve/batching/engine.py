@@ -19,7 +19,6 @@ from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel, Text, Tokenized, Usage
 from gym_serve.errors import BadRequest, Full, Gone, Unknown
-from gym_serve.names import Asked
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
@@ -40,6 +39,7 @@ SUPPORTS = GRAMMARS | {
     "min_tokens",
     "include_stop_str_in_output",
     "tokenize",
+    "suffix",
 }
 
 
@@ -96,16 +96,17 @@ class BatchEngine:
         """Yield the pieces of a reply."""
         self._loop = asyncio.get_running_loop()
         if request.echo and request.sampling.max_tokens == 0:
-            for told in await self._aside.run(lambda: self._echoed(request), user=_user(request)):
+            for told in await self._aside.run(lambda: self._echoed(request), user=request.user):
                 yield told
             return
-        user = _user(request)
-        if not has_room(self._prepared, wanted := Counter({user: 1}), self._limits.queue + self._limits.max_batch):
+        if not has_room(
+            self._prepared, wanted := Counter({request.user: 1}), self._limits.queue + self._limits.max_batch
+        ):
             raise Full(f"{self._prepared.total()} requests are being prepared")
         self._prepared += wanted
         try:
             job, reply = await self._aside.run(
-                lambda: self._prepare(request), lambda ready: ready[1].close(), user=user
+                lambda: self._prepare(request), lambda ready: ready[1].close(), user=request.user
             )
         finally:
             self._prepared -= wanted
@@ -133,7 +134,7 @@ class BatchEngine:
                 answering = self._answering(model, request.tenant, stack)
                 return len(prompt_tokens(request, answering.tokenizer, answering.vocabulary))
 
-        return await self._aside.run(counted, user=_user(request))
+        return await self._aside.run(counted, user=request.user)
 
     async def tokenize(self, request: Request) -> Tokenized:
         """Return the prompt as tokens."""
@@ -143,7 +144,7 @@ class BatchEngine:
                 words = self._answering(self.model(request.model), request.tenant, stack).tokenizer
                 return tokenized_by(words, request)
 
-        return await self._aside.run(tokenized, user=_user(request))
+        return await self._aside.run(tokenized, user=request.user)
 
     async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
         """Return the text of tokens."""
@@ -227,7 +228,7 @@ class BatchEngine:
         prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
         bounds.check_prompt(self._limits, answering.context, len(prompt), request)
         echo = answering.tokenizer.decode(prompt) if request.echo else ""
-        stops = bounds.ends(sampling, answering.stops)
+        stops = bounds.ends(request, answering.stops, answering.tokenizer)
         reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())
         if request.echo and sampling.logprobs is not None:
             reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
@@ -247,7 +248,7 @@ class BatchEngine:
             row = Row(
                 tuple(prompt),
                 bounds.limit(self._limits, answering.context, len(prompt), request),
-                bounds.ends(sampling, answering.stops),
+                bounds.ends(request, answering.stops, answering.tokenizer),
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
                 answering.key,
@@ -271,7 +272,7 @@ class BatchEngine:
             reply.ended(error)
             self._touched.add(reply)
 
-        return Job(lane, row, told, ended, _user(request)), reply
+        return Job(lane, row, told, ended, request.user), reply
 
     def _flush(self) -> None:
         """Wake those whose replies grew; called in the thread that decodes."""
@@ -279,10 +280,6 @@ class BatchEngine:
         if touched and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody reads any more
                 self._loop.call_soon_threadsafe(_wake, touched)
-
-
-def _user(request: Request) -> str:
-    return Asked(request.model, request.tenant, request.owner).user
 
 
 def _wake(replies: Iterable[Reply]) -> None:

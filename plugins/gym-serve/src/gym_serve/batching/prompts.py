@@ -11,6 +11,7 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_serve.batching.batch_model import Words
 from gym_serve.batching.bounds import check_tokens
+from gym_serve.batching.middle import middle_tokens
 from gym_serve.contract import PLAIN, Request, Tokenized
 from gym_serve.errors import BadRequest
 
@@ -40,11 +41,14 @@ def _laid_out(request: Request, tokenizer: Words) -> tuple[str, list[int]]:
     given = [part for part in ("messages", "prompt", "tokens") if getattr(request, part) is not None]
     if len(given) != 1:
         raise BadRequest("give exactly one of messages, prompt and tokens", key=given[0] if given else "messages")
+    if request.suffix and request.prompt is None:
+        raise BadRequest("stands behind a prompt of text, and nothing else", key="suffix")
     if request.tokens is not None:
         found = list(request.tokens)
     elif request.prompt is not None:
         begins = tokenizer.document_start if request.add_special_tokens else ()
-        found = [*begins, *tokenizer.encode(request.prompt)]
+        told = middle_tokens(request, tokenizer) if request.suffix else tokenizer.encode(request.prompt)
+        found = [*begins, *told]
     else:
         found = _chat(request, tokenizer)
     return given[0], found

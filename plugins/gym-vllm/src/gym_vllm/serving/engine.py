@@ -33,7 +33,7 @@ from gym_vllm.serving.wire import GRAMMARS, body_of, events, why_of
 
 SUPPORTS = frozenset({f"grammar:{kind}" for kind in GRAMMARS}) | {
     "stream", "seed", "logprobs", "top_k", "min_p", "tools", "penalties", "logit_bias", "tenants", "cancel", "prefix_cache",
-    "min_tokens", "include_stop_str_in_output", "tokenize",
+    "min_tokens", "include_stop_str_in_output", "tokenize", "suffix",
 }  # fmt: skip
 LARGEST = 2**28  #: bytes of a reply
 STEP = 0.02  #: seconds between two looks at replies that end
@@ -191,7 +191,7 @@ class VLLMEngine:
         prompt = prompt_tokens(request, words, model.vocabulary)
         bounds.check_prompt(self._limits, model.context, len(prompt), request)
         limit = bounds.limit(self._limits, model.context, len(prompt), request)
-        stops = bounds.ends(sampling, model.stops(request.tenant))
+        stops = bounds.ends(request, model.stops(request.tenant), words)
         row = Row(tuple(prompt), limit, stops, alternatives=sampling.logprobs)
         reply = Reply(words, sampling, stops, "", prompt if goes_on(request) else ())
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
