@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
 from gym_serve.errors import BadRequest, Full, RequestError
 from gym_vllm.serving.config import ServedByVLLM
+from gym_vllm.serving.engine import VLLMEngine
 
 SAID = [72, 105, 33]  #: tokens of a reply
 
@@ -26,6 +27,7 @@ class Desk(ThreadingHTTPServer):
 
     daemon_threads = True
     status, body = 200, b""
+    go: Event | None = None  #: what replies wait for
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -40,6 +42,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if self.server.go is not None:
+            self.server.go.wait(20)
         self.say(self.server.status, self.server.body)
 
     def say(self, status: int, body: bytes) -> None:
@@ -165,3 +169,32 @@ def test_what_is_no_reply_is_an_error_that_says_so(
     desk.status, desk.body = status, body
     with served(desk) as ask, pytest.raises(error, match=why):
         ask(asking())
+
+
+def test_users_take_turns_and_each_copy_has_its_replies(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VLLMEngine, "_start", lambda self, config: (f"http://127.0.0.1:{desk.server_port}", ""))
+    engine = ServedByVLLM(replicas=2).build(
+        artifacts=[ModelSource("tiny", "tiny")], limits=Limits(max_batch=2, max_context=256, queue=8)
+    )
+    desk.body, desk.go = chunk(SAID, "stop") + b"data: [DONE]\n\n", Event()
+
+    async def ask(token: int, owner: str) -> int:
+        request = Request("tiny", tokens=[token], sampling=Sampling(max_tokens=8), owner=owner)
+        return len([piece async for piece in engine.submit(request)])
+
+    async def use() -> None:
+        many = [asyncio.create_task(ask(5, "ann")) for _ in range(12)]
+        while engine.statistics()["waiting"] < 8 or len(desk.asked) < 4:
+            await asyncio.sleep(0.01)
+        assert engine.statistics() == {"running": 4, "waiting": 8} and len(desk.asked) == 4
+        with pytest.raises(Full):
+            await ask(5, "ann")
+        other = asyncio.create_task(ask(6, "ben"))
+        while engine.statistics()["waiting"] < 9:
+            await asyncio.sleep(0.01)
+        desk.go.set()
+        assert await other and all(await asyncio.gather(*many))
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(use(), 30))
+    assert [6] in [each["prompt"] for each in desk.asked[4:8]]

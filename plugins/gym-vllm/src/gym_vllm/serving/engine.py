@@ -10,20 +10,23 @@ import json
 import os
 import secrets
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gym_core import GymError
 from gym_rewards.http_client import HttpClient, NoReply
 from gym_serve.batching import bounds
+from gym_serve.batching.aside import TurnPool
 from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel, Text, Tokenized
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, Unknown
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import Scores
+from gym_torch.generation.turns import has_room
 from gym_vllm.client import Client
 from gym_vllm.launch import Server
 from gym_vllm.serving.command import server_of
@@ -46,6 +49,7 @@ class Work:
     row: Row
     reply: Reply
     body: Mapping[str, Any]
+    user: str
     wake: Any  #: called without arguments when the reply grew
     cancelled: bool = False
 
@@ -71,7 +75,8 @@ class VLLMEngine:
             self._stop()
             raise
         self._work: set[Work] = set()
-        self._asking = ThreadPoolExecutor(limits.max_batch, "asking")
+        self._places = limits.max_batch * config.replicas  # each copy has as many
+        self._asking = TurnPool(self._places, "asking")
         self._turn = threading.Lock()
         self._closed = False
 
@@ -100,15 +105,16 @@ class VLLMEngine:
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
         self._open()
-        if len(self._work) >= self._limits.max_batch + self._limits.queue:
+        held = Counter(work.user for work in list(self._work))
+        if not has_room(held, Counter({request.user: 1}), self._places + self._limits.queue):
             raise Full(f"{len(self._work)} requests wait already")
         loop = asyncio.get_running_loop()
         row, reply, body = await asyncio.to_thread(self._prepared, request)
-        work = Work(row, reply, body, lambda: loop.call_soon_threadsafe(reply.wake))
+        work = Work(row, reply, body, request.user, lambda: loop.call_soon_threadsafe(reply.wake))
         with self._turn:
             self._open()
             self._work.add(work)
-            self._asking.submit(self._follow, work)
+            self._asking.submit(work.user, partial(self._follow, work))
         try:
             while (piece := await reply.next()) is not None:
                 yield piece
@@ -150,7 +156,8 @@ class VLLMEngine:
 
     def statistics(self) -> Mapping[str, float]:
         """Return figures of the moment."""
-        return {"running": min(len(self._work), self._limits.max_batch), "waiting": len(self._work)}
+        running = min(len(self._work), self._places)
+        return {"running": running, "waiting": len(self._work) - running}
 
     async def close(self, timeout: float = 30.0) -> None:
         """Finish the replies under way, and end a server that was started here."""
@@ -162,7 +169,7 @@ class VLLMEngine:
         for work in list(self._work):
             work.cancelled = True
         await asyncio.to_thread(self._stop)
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._asking.close()
 
     def _open(self) -> None:
         if self._closed:
