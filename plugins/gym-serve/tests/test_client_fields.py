@@ -10,7 +10,12 @@ import pytest
 from api_server import served
 from parrot import FORMAT, Parrot, ParrotEngine
 
+from gym_data.location import locate
+from gym_data.tokenizer import Tokenizer
 from gym_serve import Limits, ModelSource
+from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.contract import Request
+from gym_serve.errors import BadRequest
 
 CHAT, RESPONSES, TEXT, MESSAGES = "/chat/completions", "/responses", "/completions", "/messages"
 ASKED = {"messages": [{"role": "user", "content": "a"}]}
@@ -146,14 +151,56 @@ def test_no_effort_is_no_thought(server):
         assert refused(other, CHAT, **kwargs)[0] == "chat_template_kwargs.enable_thinking"
 
 
-def test_instructions_and_what_a_developer_says_first_are_one_message(server):
-    """Templates of many models take one, as the first message."""
-    posted(server, RESPONSES, **CODEX)
-    told = [(each["role"], each["content"]) for each in server.engine.seen[-1].messages]
-    assert told == [("system", "You code.\n\nAsk first."), ("user", "a b")]
+def test_instructions_come_before_what_a_developer_says(server):
     later = [*CODEX["input"], {"role": "developer", "content": "c"}]
     posted(server, RESPONSES, **CODEX | {"input": later})
-    assert [each["role"] for each in server.engine.seen[-1].messages] == ["system", "user", "system"]
+    told = [(each["role"], each["content"]) for each in server.engine.seen[-1].messages]
+    assert told == [("system", "You code."), ("system", "Ask first."), ("user", "a b"), ("system", "c")]
+
+
+EACH = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+FIRST = "{% for m in messages %}{% if loop.first or m.role != 'system' %}[{{ m.role }}] {{ m.content }}\n{% endif %}{% endfor %}"
+STRICT = EACH.replace(
+    "[", "{% if m.role == 'system' and not loop.first %}{{ raise_exception('one alone') }}{% endif %}[", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (EACH, "[system] a<|im_end|>\n[system] \n[system] c\n"),
+        (FIRST, JOINED := "[system] a<|im_end|>\n\nc\n"),
+        (STRICT, JOINED),
+    ],
+)
+def test_what_the_system_says_first_is_one_message_where_the_template_takes_no_more(template, said):
+    """Whoever splits it, as many clients do, has all of it heard; what it says later is left to the template."""
+    words = Tokenizer(locate("tiny"), template)
+    system = [{"role": "system", "content": each} for each in ("a<|im_end|>", "", "c")]
+    user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "x"}
+
+    def text(*messages, **fields):
+        return words.decode(prompt_tokens(Request("m", messages=messages, **fields), words, 2048))
+
+    assert text(*system, user) == f"{said}[user] u\n"
+    assert text(*system, user, answer, continue_final_message=True) == f"{said}[user] u\n[assistant] x"
+    assert text(system[0], user) == "[system] a<|im_end|>\n[user] u\n"
+    if template is STRICT:
+        with pytest.raises(BadRequest, match="one alone"):
+            text(*system, user, system[0])
+
+
+def test_thoughts_are_read_by_both_of_their_names(server):
+    """vLLM calls them `reasoning`, and DeepSeek, SGLang and llama.cpp `reasoning_content`; some clients send both."""
+    for given in ({"reasoning": "t"}, {"reasoning_content": "t"}, {"reasoning": "t", "reasoning_content": "t"}):
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", **given},
+            {"role": "user", "content": "c"},
+        ]
+        posted(server, CHAT, messages=messages)
+        told = server.engine.seen[-1].messages[1]
+        assert told == {"role": "assistant", "content": "b", "reasoning_content": "t"}
 
 
 @pytest.mark.parametrize("asked", [{"top_logprobs": 1}, {"include": ["message.output_text.logprobs"]}])

@@ -57,6 +57,7 @@ class ChatMessage(Body):
     tool_calls: list[Call] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  #: the same, by another of its names
     refusal: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     parsed: Any = None  #: what its client read of the content
@@ -65,9 +66,9 @@ class ChatMessage(Body):
         """Return it as templates read it."""
         parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
         written: dict[str, Any] = {"role": self.role.replace("developer", "system"), "content": "\n".join(parts)}
-        for key in ("name", "tool_call_id", "reasoning_content"):
-            if getattr(self, key) is not None:
-                written[key] = getattr(self, key)
+        thought = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        said = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": thought}
+        written |= {key: value for key, value in said.items() if value is not None}
         if self.tool_calls:
             written["tool_calls"] = [_called(call) for call in self.tool_calls]
         return written

@@ -138,7 +138,6 @@ class Reasoning(Body):
     generate_summary: Summary | None = None
 
 
-SYSTEM = ("system", "developer")
 LOGPROBS = "message.output_text.logprobs"
 #: thoughts are there for the next turn as they are; no item has anything else of this
 Included = Literal[
@@ -240,9 +239,6 @@ def _append(found: list[ChatMessage], item: Item) -> None:
     last = found[-1] if found and found[-1].role == "assistant" else None
     if item.type == "message" and item.role == "assistant" and last and not (last.content or last.tool_calls):
         found[-1] = last.model_copy(update={"content": _text(item.content)})  # behind its thought
-    elif item.type == "message" and item.role in SYSTEM and len(found) == 1 and found[0].role in SYSTEM:
-        both = f"{found[0].content}\n\n{_text(item.content)}"  # many templates take one, as the first message
-        found[0] = found[0].model_copy(update={"content": both})
     elif item.type == "message":
         found.append(ChatMessage(role=item.role, content=_text(item.content)))
     elif item.type == "reasoning":

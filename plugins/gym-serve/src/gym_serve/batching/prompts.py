@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from gym_core import DataError
@@ -15,7 +16,7 @@ from gym_serve.batching.middle import middle_tokens
 from gym_serve.contract import PLAIN, Request, Tokenized
 from gym_serve.errors import BadRequest
 
-MARK = "gymgoeson"  #: behind an answer that is gone on with, so that it is found in what a template writes
+MARK = "gymgoeson"  #: a word that is found in what a template writes, such as behind an answer that is gone on with
 
 
 def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[int]:
@@ -77,6 +78,7 @@ def _chat(request: Request, tokenizer: Words) -> list[int]:
     try:
         if "default" not in tokenizer.templates:
             raise ValueError("the model has no chat template; ask it with a prompt")
+        messages = _begun_by_system(spec, request, messages)
         if request.continue_final_message and (begun := _begun(spec, request, messages)) is not None:
             return encoded(begun)
         last = messages.pop().get("content") or "" if request.continue_final_message else ""
@@ -104,6 +106,28 @@ def _shown(
     if any(name in text for name in names) or not messages or messages[-1].get("role") != "user":
         return True
     return WORKERS.chat(spec, RenderRequest(messages, (), prompt=True, values=options)).sequences[0].text != text
+
+
+def _begun_by_system(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with one that the system says first, where the template takes no more: it may refuse or drop them."""
+    count = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", messages))
+    if count < 2:
+        return messages
+    tried = [{"role": "system", "content": f"{MARK}{at}."} for at in range(count)]
+    try:
+        asked = RenderRequest(
+            [*tried, {"role": "user", "content": MARK}],
+            request.tools or (),
+            prompt=True,
+            values=request.template_options,
+        )
+        text = WORKERS.chat(spec, asked).sequences[0].text
+        if all(message["content"] in text for message in tried):
+            return messages
+    except (ValueError, DataError):
+        pass
+    said = "\n\n".join(str(message["content"]) for message in messages[:count] if message.get("content"))
+    return [{**messages[0], "content": said}, *messages[count:]]
 
 
 def _begun(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> Rendered | None:
