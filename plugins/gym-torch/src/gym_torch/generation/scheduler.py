@@ -190,6 +190,8 @@ class Scheduler:
     def _chosen(self, lane: Lane, waiting: Sequence[Job]) -> list[Job]:
         """Return the jobs that enter a lane now."""
         free, tokens, own = self.max_batch - len(lane.jobs), 0, list[Job]()
+        if free <= 0:
+            return own
         grows = lane.begun or (lane.decoding and lane.decoding.rows)
         # a pass for one new row costs about as much as for many: wait a little for a quarter of the rows
         due = free * 4 >= self.max_batch or any(job.waited >= PATIENCE and not lane.is_long(job.row) for job in waiting)
