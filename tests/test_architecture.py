@@ -193,3 +193,13 @@ assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+CALLED = re.compile(r"\bload_object\((?!\")[^()]*(\([^()]*\))?[^()]*\)\(")
+
+
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.name)
+def test_what_a_component_points_at_is_called_by_construct(package: Path) -> None:
+    """Else an `__init__` that does not take what it is given is an error of whoever called it, and names no package."""
+    calling = [path for path in package.rglob("*.py") if CALLED.search(path.read_text(encoding="utf-8"))]
+    assert [path.name for path in calling if path.name != "component.py"] == []

@@ -223,6 +223,29 @@ def test_what_cannot_be_called_as_its_kind_says_is_an_error_of_the_plugin_that_p
     assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
 
 
+def test_what_somebody_else_constructs_is_an_error_of_the_plugin_that_points_at_it(toys, install, tmp_path):
+    """An engine makes what a component names beside its target, such as an objective."""
+    config = """
+        from typing import ClassVar
+        from gym_core import Algorithm
+        class Fragile(Algorithm):
+            "Names an objective."
+            target: ClassVar[str] = "engine:Trainer"
+            objective: ClassVar[str] = "fragile_impl:Objective"
+    """
+    engine = """
+        from gym_core.component import construct
+        class Trainer:
+            def __init__(self, config, run, model): construct(config.objective, config, model)
+    """
+    code = {"fragile": config, "fragile_impl": "def Objective(config): pass"}
+    install("gym-fragile", code, {"gym.algorithms": {"fragile": "fragile:Fragile"}}, version="2.1")
+    install("gym-engine", {"engine": engine}, {})
+    with pytest.raises(TypeError) as caught:
+        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
+    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+
+
 @pytest.mark.parametrize("target", ["fragile_impl:Trainr", "fragile_imp:Trainer", "fragile_impl"])
 def test_a_target_that_leads_nowhere_is_found_without_importing_it(install, tmp_path, target):
     config = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from traceback import walk_tb
 
-from gym_core.component import Component
+from gym_core.component import construct
 from gym_core.discovery import installed
 from gym_core.errors import RAISED, UNEXPECTED, unexpected
 from gym_core.sections import Resolved
@@ -47,9 +47,9 @@ def raised(error: BaseException) -> str:
 def _passed(error: BaseException) -> list[str]:
     """Return the modules of a traceback, innermost first: where a component is built, that of what it points at."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    built = Component.build.__code__
+    built = construct.__code__
     return [
-        frame.f_locals["self"].target.partition(":")[0]
+        frame.f_locals["reference"].partition(":")[0]
         if frame.f_code is built
         else str(frame.f_globals.get("__name__", ""))
         for frame in reversed(frames)

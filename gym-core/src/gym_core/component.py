@@ -37,7 +37,7 @@ class Component(Config):
 
         What the context holds and what comes back is the contract of the kind (`gym_core.kinds`).
         """
-        return load_object(self.target)(self, **context)
+        return construct(self.target, self, **context)
 
     def check(self) -> None:
         """Raise GymError where what the options name is not there: asked by `gym validate` and before a run writes; light."""
@@ -50,6 +50,11 @@ def load_object(reference: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name)
     return found
+
+
+def construct(reference: str, /, *given: Any, **context: Any) -> Any:
+    """Import what `reference` names and call it; an error of the call itself is that of the package it belongs to (`blame`)."""
+    return load_object(reference)(*given, **context)
 
 
 @dataclass(frozen=True)

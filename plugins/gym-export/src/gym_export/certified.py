@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, GymError
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_export import certificate as certificates
 from gym_export.certificate import UNVERIFIED, VERIFIED
 from gym_export.format import Format, Logits
@@ -31,7 +31,7 @@ class Certified:
     def __init__(self, config: CertifiedExporter, format: Format | None = None) -> None:
         """Keep the options; `format` is by default the one that the configuration names."""
         self.config = config
-        self.format: Format = format or load_object(config.format)(config)
+        self.format: Format = format or construct(config.format, config)
 
     def export(self, artifact: Artifact, into: Path) -> Path:
         """Write an artifact as the folder `into`, all or nothing, and return it; of a quantized model what was trained.

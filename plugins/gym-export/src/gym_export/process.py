@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_core import Artifact, GymError
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_core.errors import Problem
 from gym_export.kinds import CertifiedExporter
 
@@ -116,11 +116,11 @@ def carry_out(request: Mapping[str, Any]) -> None:
         from gym_export.comparing import compared
         from gym_export.source import Source
 
-        config: Any = load_object(request["config"])(**request["options"])
+        config: Any = construct(request["config"], **request["options"])
         told = request["artifact"]
         artifact = Artifact(**{**told, "path": Path(told["path"])})
         with Source(artifact) as source, torch.no_grad():
-            found = compared(load_object(config.format)(config), source, Path(request["path"]), request["told"])
+            found = compared(construct(config.format, config), source, Path(request["path"]), request["told"])
     except GymError as error:
         found = {"problems": [problem.to_json() for problem in error.problems]}
     answer = Path(request["answer"])

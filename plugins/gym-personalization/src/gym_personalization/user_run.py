@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, GymError, Recipe, Run
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_core.execution import opening
 from gym_core.record import RunRecord
 from gym_optim.config import AdamW
@@ -109,7 +109,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     run.record.update(artifact=None, error=None, **opening(recipe, run.record.read() if resuming else {}))
     checks.before_data(config, recipe, base.loaded)
     check_shared(recipe)
-    objective: Objective[Any] = load_object(config.objective)(config, base.loaded.layout)
+    objective: Objective[Any] = construct(config.objective, config, base.loaded.layout)
     _check(recipe, objective)
 
     data = prepare(config, run, base.loaded)

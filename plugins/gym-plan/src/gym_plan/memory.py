@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gym_core import Recipe
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
 from gym_plan.repeated_layers import left_out
@@ -65,7 +65,7 @@ class Prediction:
 def objective_of(recipe: Recipe, layout: Layout) -> Objective[Any, Any]:
     """Return the objective of the recipe's algorithm."""
     algorithm = torch_algorithm(recipe)
-    objective: Objective[Any, Any] = load_object(algorithm.objective)(algorithm, layout)
+    objective: Objective[Any, Any] = construct(algorithm.objective, algorithm, layout)
     return objective
 
 

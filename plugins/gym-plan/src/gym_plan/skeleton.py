@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import PreTrainedModel
 
 from gym_core import Recipe, RecipeError
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_plan.repeated_layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
 from gym_plan.shared_rows import sharing
 from gym_torch.batch import Batch
@@ -111,9 +111,7 @@ def built_alone(
         )
     # In one of several processes a CPU has a number, which results of operations have not.
     device = torch.device("cpu") if device.type == "cpu" else device
-    loaded: LoadedModel = load_object(backend.empty)(
-        backend, precision=precision, samples=longest(recipe), device=device
-    )
+    loaded: LoadedModel = construct(backend.empty, backend, precision=precision, samples=longest(recipe), device=device)
     model = loaded.model
     # A few layers are adapted for all where the adapter allows it: peft takes a second for those of a large model.
     adapter = part(recipe, Adapter)

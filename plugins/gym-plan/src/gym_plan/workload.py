@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError, Recipe, Train
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_data.kinds import Data
 from gym_plan.synthetic_examples import SyntheticExamples
 from gym_torch.batch import Batch
@@ -78,7 +78,7 @@ def steps_over(recipe: Recipe, objective: Objective[Any, Any], examples: Example
     if not algorithm.largest_steps:
         whole = steps_end_with_epochs(recipe)
         return Dataset(examples, train, layout=objective.layout, whole_epochs=whole), ""
-    source: Source = load_object(algorithm.largest_steps)(algorithm, examples, train, objective.layout)
+    source: Source = construct(algorithm.largest_steps, algorithm, examples, train, objective.layout)
     answers = f"answers of {algorithm.generated():,} tokens to the longest prompts"
     return source, f"at most: {answers}; what sampling needs comes on top"
 

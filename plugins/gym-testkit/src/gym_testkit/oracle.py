@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gym_core import Recipe
-from gym_core.component import load_object
+from gym_core.component import construct, load_object
 from gym_testkit.bench import Bench
 from gym_torch import TorchAlgorithm
 from gym_torch.auxiliary_module import AuxiliaryModule
@@ -28,7 +28,7 @@ def compare(recipe: Recipe, bench: Bench) -> tuple[float, float]:
     model = AutoModelForCausalLM.from_pretrained(bench.model(), dtype=torch.float32)
     precise = deepcopy(model).double()
 
-    objective = load_object(config.objective)(config, layout_for(model))
+    objective = construct(config.objective, config, layout_for(model))
     auxiliary = _drawn(objective.auxiliary_modules(model))
     exactly = {name: deepcopy(module).double() for name, module in auxiliary.items()}
     loss, _ = objective.loss(objective.policy(model, auxiliary=auxiliary), objective.collate(examples))

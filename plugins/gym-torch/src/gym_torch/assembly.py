@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gym_core import Artifact, Run
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_torch import kernel_libraries, planners
 from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.checkpoint_folders import Checkpoints
@@ -91,7 +91,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         disable_dropout(adapted.model)
     check_dropout(adapted.model, sharing(recipe))
 
-    objective: Objective[Any, Any] = load_object(config.objective)(config, model.layout)
+    objective: Objective[Any, Any] = construct(config.objective, config, model.layout)
     auxiliary = objective.load_auxiliary_modules(model, trained_further(config, recipe, model, train))
     recompute_layers(adapted.model, train.gradient_checkpointing)
     spread = spread_of(recipe, accelerator)

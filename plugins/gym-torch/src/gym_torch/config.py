@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, PositiveInt, SerializeAsAny, field_validator
 
 from gym_core import Callback, Config, GymError, Recipe, RecipeError, Slot
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import ModelName, is_hub_id, locate, package_of
 from gym_data.new_tokens import MODEL, folder_of
@@ -236,7 +236,7 @@ class TorchAlgorithm(DataAlgorithm):
             "gym_torch.loop.best_metric:check_recipe",
             *(f"{strategies}:{name}" for name in checks),
         ):
-            load_object(check)(recipe)
+            construct(check, recipe)
         if (strategy := part(recipe, TorchStrategy)) and strategy.shares_rows() > 1 and not self.context_parallel:
             raise RecipeError(
                 "this algorithm does not say that processes may share the tokens of its rows",

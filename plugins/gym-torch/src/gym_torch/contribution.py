@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from typing_extensions import TypeVar
 
 from gym_core import PluginError, Run, Train
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_optim.promises import named, promised
 from gym_torch.config import TorchAlgorithm
 from gym_torch.distributed.ddp import Replicated
@@ -108,7 +108,7 @@ class Contribution:
 def contributed(parts: Parts[Any, Any, Any]) -> Contribution:
     """Return what the algorithm of a run contributes. Raises PluginError where that is not what a contribution holds."""
     by, key = parts.config.contribution, "algorithm"
-    found = promised(load_object(by)(parts), Contribution, by, key)
+    found = promised(construct(by, parts), Contribution, by, key)
     promised(found.objective, Objective, f"{by}, as its objective,", key)  # type: ignore[type-abstract]
     promised(found.source, Source, f"{by}, as its source,", key)  # type: ignore[type-abstract]
     for observer in found.observers:

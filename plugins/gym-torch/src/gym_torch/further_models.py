@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gym_core import GymError, PluginError, Recipe, Train
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
@@ -43,7 +43,8 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
         )
     named = further.path is not None
     options = backend.other(further.path) if further.path is not None else backend
-    found = load_object(kind.further)(
+    found = construct(
+        kind.further,
         options,
         precision=model.precision,
         layout=model.layout,

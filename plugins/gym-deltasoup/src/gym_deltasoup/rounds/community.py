@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import Artifact, GymError, RecipeError
-from gym_core.component import load_object
+from gym_core.component import construct, load_object
 from gym_core.errors import printable
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.ledger.hash_chain import Event
@@ -250,7 +250,7 @@ def _privacy(config: DeltaSoupConfig, folder: Path) -> RoundPrivacy | None:
     if not config.differential_privacy:
         return None
     try:
-        found: RoundPrivacy = load_object(PRIVACY)(config, folder)
+        found: RoundPrivacy = construct(PRIVACY, config, folder)
     except ModuleNotFoundError:
         why = "this version of gym-deltasoup adds no noise"
         raise GymError(why, key="differential_privacy", fix="leave it out, or give `privacy`") from None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from gym_core.component import load_object
+from gym_core.component import construct, load_object
 from gym_optim.kinds import Optimizer
 from gym_optim.parameter_roles import stacked
 
@@ -40,7 +40,7 @@ class OptimizerConfig(Optimizer):
 
     def build(self, **context: Any) -> Any:
         """Call `target` with the parameters, the learning rate and every option."""
-        return load_object(self.target)(context["parameters"], lr=context["learning_rate"], **self.keywords())
+        return construct(self.target, context["parameters"], lr=context["learning_rate"], **self.keywords())
 
     def keywords(self) -> dict[str, Any]:
         """Return the options by their names in torch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_data.examples import UnpairedExample
 from gym_preference.precompute_ref_log_probs import Used
 from gym_preference.training_setup import likelihood_watch, referred, used
@@ -28,7 +28,7 @@ def unpaired(parts: Parts[UnpairedPreference, UnpairedObjective, Policy[Any], Un
     """Return labelled responses, with what their log-ratios are measured from in training and in evaluation."""
     examples, validation, seed = parts.data.train, parts.data.validation, parts.train.seed
     order = dataset(parts)
-    reference_point: ReferencePoint = load_object(type(parts.config).reference_point)(examples, seed)
+    reference_point: ReferencePoint = construct(type(parts.config).reference_point, examples, seed)
     held_out = reference_point.held_out(validation, seed) if validation else None
 
     def measure(measured: Examples[UnpairedExample] | None, chosen: Ints) -> tuple[float, float]:

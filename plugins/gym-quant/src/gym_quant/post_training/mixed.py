@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gym_core import GymError
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_quant.config.gptq import GPTQ
 from gym_quant.config.mixed import Mixed
 from gym_quant.config.stored_layout import Scheme, data_bytes
@@ -28,7 +28,7 @@ class MixedPrecision(Method[Mixed]):
         """Build the method that rounds."""
         super().__init__(config)
         inner = config.quantizer or GPTQ()
-        self.inner: Method[Any] = load_object(inner.method)(inner)
+        self.inner: Method[Any] = construct(inner.method, inner)
 
     def token_weights(self, states: Tensor, predicts: Tensor) -> Tensor | None:
         """Return what the other method says."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_core import Artifact, GymError, Run
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_core.files import remove
 from gym_export import SafetensorsExporter
 from gym_quant.config.base import PostTraining
@@ -112,7 +112,7 @@ class PostTrainingQuantizer:
             )
         samples = calibration.draw(self.config, run, base)
         columns = _columns(model) | experts.columns(model)
-        work = LayerWork(model, self._fitted(model), load_object(self.config.method)(self.config), samples)
+        work = LayerWork(model, self._fitted(model), construct(self.config.method, self.config), samples)
         if samples and self.config.calibrates:
             calibration.enough(samples, max(columns.values()))
         work.choose()

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 from gym_core import Recipe
-from gym_core.component import load_object
+from gym_core.component import construct
 from gym_optim.promises import promised
 from gym_torch.distributed.context_parallel import context_of
 from gym_torch.distributed.ddp import Replicated
@@ -26,6 +26,6 @@ def spread_of(recipe: Recipe, accelerator: Accelerator) -> Replicated:
     strategy = part(recipe, TorchStrategy) if accelerator.num_processes > 1 else None
     if strategy is None:
         return Replicated(accelerator)
-    spread = promised(load_object(strategy.spread)(accelerator), Replicated, strategy.spread, "distributed")
+    spread = promised(construct(strategy.spread, accelerator), Replicated, strategy.spread, "distributed")
     spread.context = context_of(strategy.shares_rows(), accelerator)
     return spread
