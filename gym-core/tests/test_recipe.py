@@ -372,3 +372,30 @@ def test_algorithm_is_required_and_may_need_sections(toys, tmp_path):
 
 def test_explicit_null_for_an_optional_section(toys):
     assert load_recipe({"model": "w", "algorithm": "toy", "adapter": None}).adapter is None
+
+
+def test_a_mapping_of_python_means_what_a_file_would(toys, tmp_path):
+    """Paths are their text, tuples are lists; the mapping that was given stays as it is."""
+    given = {"model": "words", "algorithm": "toy", "data": Path("a.txt"), "output": tmp_path / "out", "callbacks": ()}
+    recipe = load_recipe(given)
+    assert (
+        recipe.output == str(tmp_path / "out")
+        and recipe.canonical()["data"] == load_recipe({**given, "data": "a.txt"}).canonical()["data"]
+    )
+    assert given["data"] == Path("a.txt")
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "said"),
+    [
+        ({1: 2}, (), "the key 1 is no text"),
+        ({"model": "words", "algorithm": "toy"}, "train.epochs=2", "no str"),
+        ({"model": "words", "algorithm": "toy"}, {"train.epochs": 2}, "no dict"),
+        ({"model": object(), "algorithm": "toy"}, (), "(?s)not object.*give its path"),
+        ("https://example.com/recipe.yaml", (), "(?s)https://example.com/recipe.yaml.*download it first"),
+        (Path("http://example.com/recipe.yaml"), (), "http://example.com/recipe.yaml"),
+    ],
+)
+def test_what_cannot_stand_in_a_recipe_is_told(toys, source, overrides, said):
+    with pytest.raises(RecipeError, match=said):
+        load_recipe(source, overrides)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gym_core import Artifact, BusyError, DataError, GymError, PluginError, execute, load_recipe
+from gym_core import Artifact, BusyError, DataError, GymError, PluginError, RecipeError, execute, load_recipe
 from gym_core.errors import unexpected
 from gym_core.outputlock import OutputLock
 
@@ -244,6 +244,40 @@ def test_what_somebody_else_constructs_is_an_error_of_the_plugin_that_points_at_
     with pytest.raises(TypeError) as caught:
         execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
     assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+
+
+def test_two_threads_of_a_process_do_not_run_at_once(toys, install, tmp_path):
+    """Seeds and chosen kernels are those of the process; what is run inside a run is a part of it."""
+    code = """
+        from threading import Thread
+        from typing import ClassVar
+        from gym_core import Algorithm, Artifact, BusyError, execute, load_recipe
+        class Twice(Algorithm):
+            "Runs another recipe, in another thread."
+            target: ClassVar[str] = "twice:Trainer"
+            other: str
+        class Trainer:
+            def __init__(self, config, run, model): self.config, self.run = config, run
+            def train(self):
+                said = []
+                recipe = load_recipe({"model": "words", "algorithm": "toy", "data": "a.txt", "output": self.config.other})
+                def beside():
+                    try: execute(recipe)
+                    except BusyError as error: said.append(str(error))
+                thread = Thread(target=beside)
+                thread.start()
+                thread.join()
+                assert said and "another thread" in said[0]
+                return execute(recipe).artifact
+    """
+    install("gym-twice", {"twice": code}, {"gym.algorithms": {"twice": "twice:Twice"}})
+    algorithm = {"name": "twice", "other": str(tmp_path / "other")}
+    execute(load_recipe({"model": "words", "algorithm": algorithm, "output": str(tmp_path / "out")}))
+
+
+def test_what_is_no_recipe_is_not_executed(toys):
+    with pytest.raises(RecipeError, match=r"(?s)no dict.*load_recipe"):
+        execute({"model": "words", "algorithm": "toy"})
 
 
 @pytest.mark.parametrize("target", ["fragile_impl:Trainr", "fragile_imp:Trainer", "fragile_impl"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import click
 
 from gym_core.artifact import Artifact
 from gym_core.blame import owner
-from gym_core.errors import RAISED, RECORDED, BusyError, GymError, Interrupted, PluginError, Problem, unexpected
+from gym_core.errors import (
+    RAISED,
+    RECORDED,
+    BusyError,
+    GymError,
+    Interrupted,
+    PluginError,
+    Problem,
+    RecipeError,
+    unexpected,
+)
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
@@ -22,20 +33,26 @@ from gym_core.record import RunRecord, Unwritten, environment
 from gym_core.run import Outcome, Run
 from gym_core.sections import dotted
 
+_ONE = threading.RLock()
+
 
 def execute(recipe: Recipe) -> Outcome:
     """Execute a recipe: load the model, train, quantize, export. The same recipe again continues, or returns what is finished.
 
     Of several processes the main one does everything; the others load and train with it, and write nothing.
 
-    Raises BusyError when the output directory is in use or holds something else, and what the phases raise.
+    Raises BusyError when the output directory is in use or holds something else, or another thread executes a recipe;
+    RecipeError for what is no `Recipe`; and what the phases raise.
     """
+    if not isinstance(recipe, Recipe):
+        given = type(recipe).__name__
+        raise RecipeError(f"a Recipe is executed, and no {given}", fix="execute(load_recipe(...)), of a file or a dict")
     output = Path(recipe.output).expanduser()
     hook = manager_for(recipe.hooks).hook
     ranks: Ranks = recipe.distributed.build(output=output) if recipe.distributed else Ranks()
     if not isinstance(ranks, Ranks):
         raise PluginError(f"{recipe.distributed!r:.50} built no Ranks", key="distributed", fix="return a Ranks")
-    with ranks, OutputLock(output) if ranks.main else nullcontext():
+    with _alone(output), ranks, OutputLock(output) if ranks.main else nullcontext():
         record = RunRecord(output / "run.json") if ranks.main else Unwritten(output / "run.json")
         before = ranks.agree(lambda: _opened(output, record, recipe))
         if before.get("status") == "finished":
@@ -62,6 +79,18 @@ def execute(recipe: Recipe) -> Outcome:
             exports=[str(path) for path in outcome.exports],
         )
         return outcome
+
+
+@contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Keep other threads from executing a recipe: seeds, and which kernels were chosen, are those of a whole process."""
+    if not _ONE.acquire(blocking=False):
+        fix = "wait until it ends, or run `gym train` in a process of its own"
+        raise BusyError("another thread of this process carries out a run", where=str(output), fix=fix)
+    try:
+        yield
+    finally:
+        _ONE.release()
 
 
 def _phases(run: Run, hook: Any) -> Outcome:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,11 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     Raises RecipeError with every problem found, each with file and line, key, why and what to do; or PluginError when
     the only problems are plugins that are missing or broken.
     """
+    if isinstance(overrides, str | Mapping):
+        fix = 'give a list: load_recipe(source, ["train.epochs=2"])'
+        raise RecipeError(f"overrides are `key=value` texts, and no {type(overrides).__name__}", fix=fix)
     if isinstance(source, Mapping):
-        data, marks, folder = deepcopy(dict(source)), {}, None
+        data, marks, folder = _as_read(source), {}, None
     else:
         document = read_yaml(Path(source))
         data, marks, folder = document.data, document.marks, Path(source).parent
@@ -114,6 +117,20 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     for override in overrides:
         _override(data, override, found)
     return _validate(dialect.translate(data, found), found)
+
+
+def _as_read(value: Any) -> Any:
+    """Return what a file would have given in the place of a value of Python: dicts by text, lists, and text for a path.
+
+    Raises RecipeError for a key that is no text.
+    """
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise RecipeError(f"the key {wrong[0]!r:.60} is no text", fix="put it in quotes")
+        return {key: _as_read(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_read(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _override(data: dict[str, Any], override: str, found: Findings) -> None:

@@ -90,8 +90,11 @@ def read_yaml(path: Path) -> Document:
             raise RecipeError(f"is larger than {MAX_BYTES >> 20} MB", where=str(path), fix="is it the recipe?")
         text = raw.decode("utf-8-sig")
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        raise RecipeError(why, where=str(path), fix="check the path") from None
+        address = re.match("(https?):/+(.+)", path.as_posix())  # a Path has lost a slash of it
+        if address:
+            where = f"{address[1]}://{address[2]}"
+            raise RecipeError("is no file", where=where, fix="download it first, and name the file") from None
+        raise RecipeError(f"cannot be read: {error.strerror}", where=str(path), fix="check the path") from None
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise RecipeError("is not UTF-8 text", where=f"{path}:{line}", fix="save it as UTF-8") from None

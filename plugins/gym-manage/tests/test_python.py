@@ -23,3 +23,10 @@ def test_the_examples_of_the_seeds_run(add, tmp_path):
     recipe = json.loads((tmp_path / "one/run.json").read_text())["recipe"]
     assert [source["path"] for source in recipe["data"]["sources"]] == ["b.txt", "c.txt"]
     assert trainer.export("out/it.toy-shout", mark="?").read_text() == "model?"
+
+
+def test_a_file_is_no_configuration():
+    from gym import Trainer
+
+    with pytest.raises(GymError, match=r"(?s)no str.*load_recipe"):
+        Trainer("recipe.yaml")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.artifact import Artifact
-from gym_core.errors import GymError
+from gym_core.errors import GymError, RecipeError
 from gym_core.execution import execute
 from gym_core.loading import find, load
 from gym_core.recipe import load_recipe
@@ -25,7 +25,10 @@ class Trainer:
     """Trains what a configuration says, and exports what came of it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Take a `TrainingConfig` or any mapping of recipe keys; it is validated by `train`."""
+        """Take a `TrainingConfig` or any mapping of recipe keys; `train` validates it. Raises RecipeError for anything else."""
+        if not isinstance(config, Mapping):
+            fix = "Trainer(TrainingConfig(model=..., algorithm=...)); a file: gym_core.execute(gym_core.load_recipe(path))"
+            raise RecipeError(f"a Trainer takes the keys of a recipe, and no {type(config).__name__}", fix=fix)
         self.config = dict(config)
         self.outcome: Outcome | None = None
         self._merged: Artifact | None = None
