@@ -66,6 +66,25 @@ def test_broken_law_fails(install):
     assert "FAILED toy-flat::scheduler law: ends where declared [flat]" in done.stdout
 
 
+IGNORED = '''
+    power: float = 0.5
+    """Read by nobody."""
+    waited: float = 0.5
+    """Read by a helper."""
+
+def helper(config):
+    return config.waited
+'''
+
+
+@pytest.mark.parametrize(("head", "code"), [("", 1), ("def store(config):\n    return config.model_dump()\n", 0)])
+def test_an_option_that_no_code_reads_is_named(install, head, code):
+    install(f"1.0\n{IGNORED}", head=head)
+    done = install.run("--gym-dist", "toy-flat", "-k", "option and read")
+    assert done.returncode == code, done.stdout
+    assert ("Flat.power is read by no code of toy_flat" in done.stdout) == bool(code)
+
+
 def test_heavy_import_is_named(install):
     install(1.0, head="import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n")
     done = install.run("--gym-dist", "toy-flat", "-k", "imports")

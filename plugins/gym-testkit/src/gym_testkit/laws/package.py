@@ -18,6 +18,7 @@ from gym_testkit import warm
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought, Distribution
 from gym_testkit.law import Laws
+from gym_testkit.reading import hands_on, names_read, package_of
 from gym_testkit.scaffold import WITHOUT
 
 #: What a module that `gym train` imports before it knows whether the recipe is right must not bring along.
@@ -125,6 +126,28 @@ def fields_documented(brought: Brought, bench: Bench) -> None:
         assert not unknown, f"{cls.__name__}.changeable names what is no option: {', '.join(sorted(unknown))}"
         for name, field in cls.model_fields.items():
             assert (field.description or "").strip(), f"{cls.__name__}.{name} has no docstring below it"
+
+
+@laws("every option is read", _is_component)
+def options_are_read(brought: Brought, bench: Bench) -> None:
+    """Some code names it: of its package, of a base that has the option too, or of a module of a plugin that they import.
+
+    Code that hands all options on at once names none, and is believed.
+    """
+    cls = brought.cls
+    references = [
+        value for value in vars(cls).values() if isinstance(value, str) and targets.REFERENCE.fullmatch(value)
+    ]
+    whole = {cls.__module__, *(value.partition(":")[0] for value in references)}
+    if package_of(cls.target or cls.__module__) != package_of(cls.__module__) or any(map(hands_on, whole)):
+        return
+    for group in _groups(cls):
+        declared = [base for base in group.__mro__ if base not in (Config, Component) and issubclass(base, Config)]
+        for name in group.model_fields:
+            packages = {package_of(base.__module__) for base in declared if name in inspect.get_annotations(base)}
+            assert any(name in names_read(package) for package in packages), (
+                f"{group.__name__}.{name} is read by no code of {', '.join(sorted(packages))}: it does nothing"
+            )
 
 
 @laws("the schema round-trips", _is_component)
