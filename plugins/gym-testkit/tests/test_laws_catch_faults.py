@@ -1,4 +1,4 @@
-"""Every law fails for the fault it is about, and holds for the healthy component beside it. No torch is needed."""
+"""Every law fails for the fault it is about, and holds for the healthy component beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_optim.kinds import Scheduler
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
-from gym_testkit.laws import exporters, mergers, package, quantizers, schedulers, sources
+from gym_testkit.laws import adapters, exporters, mergers, package, quantizers, schedulers, sources
+from gym_torch.kinds import Adapter
+from gym_torch.model.adapted import Full
 
 
 @dataclass
@@ -426,3 +428,28 @@ def test_source(bench, cls, law):
     law(Brought("sources", "lines", Lines), bench)
     with pytest.raises(AssertionError):
         law(Brought("sources", "faulty", cls), bench)
+
+
+class Norms(Adapter):
+    """Trains the norms."""
+
+    times: ClassVar[float] = 1.0
+
+    def build(self, **context):
+        adapted = Full(self, context["model"], context["seed"], trained=lambda name: "norm" in name)
+        for weight in adapted.model.parameters():
+            if weight.requires_grad:
+                weight.register_hook(lambda gradient: gradient * self.times)
+        return adapted
+
+
+class HalfNorms(Norms):
+    """Their gradients are half of what they are."""
+
+    times: ClassVar[float] = 0.5
+
+
+def test_adapter(bench):
+    adapters.slopes(Brought("adapters", "norms", Norms), bench)
+    with pytest.raises(AssertionError, match="its gradient says"):
+        adapters.slopes(Brought("adapters", "norms", HalfNorms), bench)

@@ -51,6 +51,37 @@ def learns(brought: Brought, bench: Bench) -> None:
     assert 0 < marked == sum(changed)
 
 
+@laws("gradients are the slopes of the loss")
+def slopes(brought: Brought, bench: Bench) -> None:
+    """A short way along its gradient, and in a drawn direction, the loss of each trained weight changes as the gradient says."""
+    adapted = _adapt(brought, _base(brought, bench))
+    _train(adapted)
+    disable_dropout(adapted.model)
+    tokens = _tokens()
+
+    def loss() -> Tensor:
+        return cast(Tensor, adapted.model(input_ids=tokens, labels=tokens).loss)
+
+    trained = {name: weight for name, weight in adapted.model.named_parameters() if weight.requires_grad}
+    adapted.model.train().zero_grad()
+    loss().backward()
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in trained.items():
+        gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+        drawn, begun = torch.randn(weight.shape, generator=generator), weight.detach().clone()
+        way = drawn / drawn.norm() + gradient / gradient.norm().clamp(min=1e-12)
+        expected = float((gradient * way).sum())
+        length = min(0.01, 0.01 / max(abs(expected), 1e-9))
+        with torch.no_grad():
+            there, back = (float((weight.copy_(begun + side * length * way), loss())[1]) for side in (1, -1))
+            weight.copy_(begun)
+        found = (there - back) / (2 * length)
+        allowed = 0.2 * abs(expected) + 2e-6 / length  # DoRA holds a norm constant, as its paper says
+        assert abs(found - expected) <= allowed, (
+            f"{name}: the loss changes by {found:.4g}, and its gradient says {expected:.4g}"
+        )
+
+
 @laws("the base is untouched")
 def base_untouched(brought: Brought, bench: Bench) -> None:
     """Frozen weights keep every bit while others train, and the files of the base do too."""
