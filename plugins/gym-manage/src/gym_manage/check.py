@@ -9,6 +9,7 @@ import click
 
 from gym_core import errors
 from gym_core.discovery import Entry, ambiguous, installed, nearest
+from gym_core.metadata import canonical
 from gym_manage.inspection import inspect_all
 
 
@@ -30,11 +31,11 @@ def check(distributions: tuple[str, ...], timeout: float, as_json: bool) -> None
     sizes = Counter(entry.dist for group in found.entries.values() for entry in group)
     versions = {entry.dist: entry.version for group in found.entries.values() for entry in group}
     for name in distributions:
-        if name not in versions:
+        if canonical(name) not in versions:
             near = nearest(name, sorted(versions))
             fix = f"did you mean `{near}`?" if near else "`gym plugins list` shows all"
             raise errors.PluginError(f"no distribution `{errors.printable(name)}` brings a plugin", fix=fix)
-    wanted = set(distributions or versions)
+    wanted = set(map(canonical, distributions or versions))
     for dist, told in inspect_all(lambda entry: entry.dist in wanted, timeout).items():
         problems[dist] = list(dict.fromkeys(problem for about in told for problem in about.problems))
     for group in ambiguous():
