@@ -399,3 +399,19 @@ def test_a_mapping_of_python_means_what_a_file_would(toys, tmp_path):
 def test_what_cannot_stand_in_a_recipe_is_told(toys, source, overrides, said):
     with pytest.raises(RecipeError, match=said):
         load_recipe(source, overrides)
+
+
+def test_options_that_a_plugin_groups_in_a_model_of_pydantic_are_to_be_a_config(toys, install):
+    """Such a model lets unknown keys pass, and would not be the same recipe when it is read back."""
+    code = """
+        from gym_core import Algorithm
+        from pydantic import BaseModel
+        class Inner(BaseModel):
+            size: int = 3
+        class Nested(Algorithm):
+            "Groups options."
+            inner: Inner = Inner()
+    """
+    install("gym-nested", {"nested": code}, {"gym.algorithms": {"nested": "nested:Nested"}})
+    with pytest.raises(PluginError, match=r"(?s)inner: a `Inner` cannot be.*gym_core\.Config"):
+        load_recipe({"algorithm": {"name": "nested", "inner": {"size": 5}}})

@@ -199,8 +199,8 @@ def _check_written(recipe: Recipe) -> None:
             fix = "choose another name: run.json and the logs are UTF-8"
             raise RecipeError("holds bytes that are no UTF-8 text", key=key, fix=fix) from None
         except (TypeError, ValueError, RecursionError):
-            fix = "it must be text, a number, a list or a mapping: update the plugin or leave it out"
-            raise PluginError(f"a {type(value).__name__} cannot be written to run.json", key=key, fix=fix) from None
+            fix = "update the plugin or leave it out: it must be text, a number, a list, a mapping, or a gym_core.Config of them"
+            raise PluginError(f"a `{type(value).__name__}` cannot be written to run.json", key=key, fix=fix) from None
 
 
 def _line(where: str) -> tuple[str, int]:
