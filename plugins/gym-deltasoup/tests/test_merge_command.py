@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import signal
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from gym_core import Artifact, GymError, RecipeError, cli
+from gym_core import Artifact, GymError, RecipeError, cli, load_recipe
 from gym_core.errors import FAILED
 from gym_core.yamlfile import parse_yaml
 from gym_deltasoup.config.mixing import NNM
@@ -29,6 +30,7 @@ from gym_deltasoup.config.server import SoupServerConfig, load_server
 from gym_deltasoup.merge_commands import merge
 from gym_deltasoup.recipe import MergeRecipe, load_merge
 from gym_deltasoup.soup_commands import soup
+from gym_testkit.metadata_files import forget_installed, installed_in, write_distribution
 
 
 def scored(artifact: Artifact) -> float:
@@ -500,3 +502,17 @@ def test_recipes_of_the_readme_are_valid(tmp_path):
         (tmp_path / f"{number}.yaml").write_text(block)
         assert load_merge(tmp_path / f"{number}.yaml").inputs
     assert merges
+
+
+def test_a_file_of_merges_that_is_read_as_a_recipe_names_the_command(tmp_path):
+    """With the entry point that the package declares, whatever is installed."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    file = tmp_path / "soup.yaml"
+    file.write_text("merger: mean\nbase: tiny\ninputs: [one, two]\noutput: out\n")
+    with installed_in(tmp_path):
+        write_distribution(tmp_path, "gym-soups", {"gym.advice": project["entry-points"]["gym.advice"]}, {})
+        forget_installed()
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(file)
+    told = {problem.key: problem.fix for problem in caught.value.problems}
+    assert told["merger"] == told["inputs"] == "run `gym merge FILE`"

@@ -1,0 +1,15 @@
+"""What an unknown key of a recipe may have meant: the files of `gym merge` are no recipes."""
+
+from __future__ import annotations
+
+#: Keys that only files of `gym merge` have, and those of mergekit, which it reads too.
+KEYS = frozenset({"merger", "inputs", "hostile", "byzantine_threshold", "merge_method"})
+
+
+def advise(key: str) -> tuple[str, str] | None:
+    """Return what such a key belongs to and what to do; None for any other."""
+    return (
+        ("belongs to a file of `gym merge`, and this is read as a recipe", "run `gym merge FILE`")
+        if key in KEYS
+        else None
+    )
