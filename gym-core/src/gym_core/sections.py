@@ -104,14 +104,8 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
     """Turn the raw value of a slot into a component; None after adding a problem."""
     options = normalise(slot, raw)
     if not isinstance(options, dict):
-        name = isinstance(raw, bool | int | float)
-        fix = (
-            "put a name in quotes"
-            if name
-            else ""
-            if raw is None or isinstance(raw, list)
-            else "save it, and give its path"
-        )
+        fix = "put a name in quotes" if isinstance(raw, bool | int | float) else "save it, and give its path"
+        fix = "" if raw is None or isinstance(raw, list) else fix
         found.add(path, f"expected a name or a mapping, not {type(raw).__name__}", fix)
         return None
     options = dict(options)

@@ -84,6 +84,13 @@ def test_examples_are_shown_with_what_is_trained(toys, recipe):
     assert json.loads(run(path, "data.max_samples=1", "--json"))["report"]["rows"] == 1
 
 
+def test_bars_are_of_signs_that_the_terminal_can_show(toys, recipe):
+    path = recipe([{"messages": chat("a", "one")}])
+    said = CliRunner(charset="latin-1").invoke(cli, ["data", "preview", str(path)])
+    (bar,) = (line for line in said.stdout.splitlines() if line.startswith(" <= "))
+    assert "##" in bar and "u2588" not in bar
+
+
 def test_pairs_are_shown_as_prompt_and_two_answers(toys, recipe):
     path = recipe([{"prompt": "a", "chosen": "b", "rejected": "c", "margin": 2.5}], "toy-compare")
     example = json.loads(run(path, "--json"))["examples"][0]

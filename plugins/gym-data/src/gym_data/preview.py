@@ -73,7 +73,7 @@ def show(shown: dict[str, Any]) -> None:
     lengths = report["lengths"]
     spread = "  ".join(f"{key} {lengths[key]:,}" for key in ("mean", "p50", "p90", "p99", "max"))
     console.print(Text(f"tokens of an example: {spread}", style="bold"), soft_wrap=True)
-    console.print(_histogram(lengths))
+    console.print(_histogram(lengths, "#" if console.options.ascii_only else "█"))
     for note in report["notes"]:
         console.print(Text(f"note: {note}", style="yellow"))
 
@@ -114,11 +114,11 @@ def _counts(report: dict[str, Any]) -> Table:
     return table
 
 
-def _histogram(lengths: dict[str, Any]) -> Table:
+def _histogram(lengths: dict[str, Any], sign: str) -> Table:
     table = Table(box=None, show_header=False)
     highest = max(count for _, count in lengths["histogram"])
     for edge, count in dropwhile(lambda bar: not bar[1], lengths["histogram"]):
-        table.add_row(f"<= {edge:,}", Text("█" * round(BAR * count / highest), style="cyan"), f"{count:,}")
+        table.add_row(f"<= {edge:,}", Text(sign * round(BAR * count / highest), style="cyan"), f"{count:,}")
     return table
 
 
