@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from gym_core import execute, load_recipe
+from gym_core import RecipeError, execute, load_recipe
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
 from gym_testkit.bench import Bench, Finished, fingerprint
 from gym_testkit.team import start
@@ -143,3 +143,16 @@ def test_what_nothing_judged_is_not_measured(bench: Bench, capsys: pytest.Captur
     run = bench.run(recipe(bench, algorithm=silent))
     assert not evaluations(run)
     assert "held out" not in capsys.readouterr().err
+
+
+def test_where_no_reward_counts_the_divergence_is_shown_and_no_reward_tells_the_best(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    distilled = {"rewards": [{"name": "length", "maximum": 2, "weight": 0}], "beta": 1.0, "kl_estimator": "full"}
+    asked = recipe(bench, algorithm=distilled)
+    record = json.loads((bench.run(asked).outcome.output / "run.json").read_text())["training"]
+    figures = [f"{record[name]:.4f}" for name in ("first_kl", "kl")]
+    assert "kl {} -> {}\n".format(*figures) in (said := capsys.readouterr().err) and "  kl " in said
+    with pytest.raises(RecipeError, match=r"as good as the first") as refused:
+        bench.run(asked, "best", keep_best=True)
+    assert "metric_for_best_model: rewards/length/mean" in str(refused.value)

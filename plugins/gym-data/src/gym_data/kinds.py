@@ -101,6 +101,10 @@ class DataAlgorithm(Algorithm):
         """
         return {"loss": "lower"}
 
+    def shown(self) -> str:
+        """Return the key of `metrics.jsonl` that the screen shows. Default: `measure`."""
+        return self.measure
+
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Return the functions that prompts offer whose rows offer none, as OpenAI describes functions. Default: none."""
         return ()

@@ -152,6 +152,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
         signals=Signals(),
         progress=Progress(total=found.source.total),
         measure=config.measure,
+        shown=config.shown(),
         best_by=best_metric(recipe),
         parts=(adapter,),
     )

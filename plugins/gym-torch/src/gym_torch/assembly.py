@@ -153,6 +153,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         signals=Signals(),
         progress=Progress(total=source.total),
         measure=config.measure,
+        shown=config.shown(),
         best_by=best_metric(recipe),
         balance=policy.balance,
         parts=(adapted, *policy.auxiliary_modules),

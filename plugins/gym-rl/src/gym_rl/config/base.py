@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
-from gym_core import Recipe, Slot
+from gym_core import Recipe, RecipeError, Slot
 from gym_data.location import ModelName
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
@@ -156,8 +156,19 @@ class PolicyGradient(TorchAlgorithm):
         return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise RecipeError where the reference is to follow weights that it does not have; and what the base raises."""
+        """Raise RecipeError where the reference is to follow weights that it does not have, or the best checkpoint is to be told
+        by rewards that do not count; and what the base raises.
+        """
         super().check_recipe(recipe)
+        train, by = recipe.train, (recipe.train.metric_for_best_model or self.measure).removeprefix("eval_")
+        keeps = train.keep_best or train.load_best_model_at_end
+        if keeps and by == self.measure and not self._any_counts():
+            raise RecipeError(
+                "every reward has weight 0, so all checkpoints are as good as the first",
+                key="train.keep_best" if train.keep_best else "train.load_best_model_at_end",
+                fix=f"leave it out, or set `train: {{metric_for_best_model: rewards/{next(iter(named(self.judges())))}/mean, "
+                "greater_is_better: true}`",
+            )
         check_follows(recipe, self.ref_model_sync_steps)
 
     def before_loading(self) -> None:
@@ -166,6 +177,13 @@ class PolicyGradient(TorchAlgorithm):
 
         apart = {name: reward for name, reward in named(self.judges()).items() if reward.separate_process}
         RewardManager(apart, self.reward_timeout).close()
+
+    def shown(self) -> str:
+        """Return the reward, or the divergence from the reference where that alone is learnt from."""
+        return self.measure if self._any_counts() or not self.beta else "kl"
+
+    def _any_counts(self) -> bool:
+        return any(reward.weight for reward in self.judges())
 
     def evaluation_metrics(self) -> Mapping[str, str]:
         """Return nothing beside the reward: completions are scored, and nothing is learnt from them."""

@@ -28,7 +28,7 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         **({"reward_std": float(judged.std())} if len(judged) > 1 else {}),
         **each,
         **failures,
-        "frac_reward_zero_std": 1 - float(experience.nonzero_std.double().mean()),
+        **_groups(experience),
         "completions/mean_length": float(experience.lengths.double().mean()),
         **_turns(experience),
         **_environment(experience),
@@ -38,6 +38,12 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         **({"kl": _kl(experience)} if "ref_log_probs" in experience.columns else {}),
         **({"explained_variance": _explained(experience)} if "returns" in experience.columns else {}),
     }
+
+
+def _groups(experience: Experience) -> dict[str, float]:
+    """Return the share of groups that cannot be compared; nothing where no group has a second completion to compare."""
+    alike = float((~experience.nonzero_std).double().mean())
+    return {"frac_reward_zero_std": alike} if len(experience.nonzero_std) < len(experience.groups) else {}
 
 
 def _turns(experience: Experience) -> dict[str, float]:

@@ -57,6 +57,7 @@ class Job:
     signals: Signals
     progress: Progress
     measure: str = "loss"  #: what training improves
+    shown: str = "loss"  #: what of its log the screen shows
     best_by: BestMetric = LOSS  #: what tells the best evaluation
     balance: LoadBalancing | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it

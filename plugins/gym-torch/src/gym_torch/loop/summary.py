@@ -58,15 +58,15 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
 
 def tell_end(job: Job, artifact: Artifact) -> None:
     """Say how it went."""
-    progress, measure = job.progress, job.measure
+    progress, shown = job.progress, job.shown
     speed = f"{progress.tokens / max(progress.seconds, 1e-9):,.0f} tokens/s"
     say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
     if progress.stop:
         say(f"ended early: {progress.stop}")
     figures = {name: f"{value:.4f}" for name, value in progress.figures_of(artifact).items()}
-    if measure in figures:
-        held_out = f", held out {figures[f'eval_{measure}']}" if progress.evaluated else ""
-        first, last = figures[f"first_{measure}"], figures[measure]
+    if shown in figures:
+        held_out = f", held out {figures[f'eval_{shown}']}" if f"eval_{shown}" in figures else ""
+        first, last = figures[f"first_{shown}"], figures[shown]
         # A run with a single line of its log has nothing to compare.
-        say(f"{measure} {last}{held_out}" if first == last else f"{measure} {first} -> {last}{held_out}")
+        say(f"{shown} {last}{held_out}" if first == last else f"{shown} {first} -> {last}{held_out}")
     say(f"{artifact.kind}: {artifact.path}")

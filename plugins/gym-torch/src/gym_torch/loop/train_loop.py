@@ -209,7 +209,9 @@ def log(job: Job) -> None:
     """Tell the observer of the steps since the last line."""
     progress = job.progress
     means, (tokens, seconds) = job.window.take("tokens", "seconds")
-    shown = {name: means[name] for name in ("loss", job.measure) if name in means}  # a reward may have nothing to say
+    shown = {
+        name: means[name] for name in ("loss", job.measure, job.shown) if name in means
+    }  # a reward may have nothing to say
     progress.figures = {f"first_{name}": value for name, value in shown.items()} | progress.figures | shown
     record = {"step": progress.step, "epoch": progress.epoch, **means}
     record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "tokens": progress.tokens}

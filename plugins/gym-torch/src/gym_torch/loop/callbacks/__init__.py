@@ -19,9 +19,13 @@ def observers_of(run: Run, model: LoadedModel, data: Prepared) -> list[Observer]
     """Return what watches a run: what watches every one, and the callbacks of its recipe."""
     output, algorithm = run.output, torch_algorithm(run.recipe)
     measure = algorithm.measure
-    plot = [Curves(output, ["loss", measure, *algorithm.evaluation_metrics()])] if run.recipe.train.plot else []
+    plot = (
+        [Curves(output, ["loss", measure, algorithm.shown(), *algorithm.evaluation_metrics()])]
+        if run.recipe.train.plot
+        else []
+    )
     card = ModelCard(run, model.name, {"samples": described(run.recipe, data), "fingerprint": data.fingerprint})
     logs = [Metrics(output / "metrics.jsonl"), LlamaFactoryFiles(output, measure)]
-    own = [*logs, *plot, card, ProgressBar(measure)]
+    own = [*logs, *plot, card, ProgressBar(algorithm.shown(), measure)]
     chosen = [promised(each.build(run=run), Observer, each, "callbacks") for each in run.recipe.callbacks]
     return [*own, *chosen]

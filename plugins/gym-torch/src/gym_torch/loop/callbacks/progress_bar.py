@@ -14,11 +14,11 @@ PAUSE = 5.0  #: seconds between two lines where there is no terminal
 
 
 class ProgressBar(Observer):
-    """Shows steps, what training improves, tokens per second and the time left."""
+    """Shows steps, a metric, tokens per second and the time left."""
 
-    def __init__(self, measure: str = "loss") -> None:
-        """Prepare the bar; nothing is shown yet. `measure` is the key of the number that is shown."""
-        self.measure = measure
+    def __init__(self, shown: str = "loss", measure: str = "loss") -> None:
+        """Prepare the bar; nothing is shown yet. `shown` is a key of the log, `measure` what of evaluations is shown."""
+        self.key, self.measure = shown, measure
         text = TextColumn("{task.fields[note]}")
         self.bar = Bar(
             "training", BarColumn(), MofNCompleteColumn(), text, "ETA", TimeRemainingColumn(), console=console()
@@ -42,8 +42,8 @@ class ProgressBar(Observer):
     def logged(self, progress: Progress, record: Record) -> None:
         """Show the numbers."""
         speed = f"{record['tokens_per_second']:,.0f} tokens/s"
-        shown = f"{record[self.measure]:.4f}" if self.measure in record else "unknown"
-        self._note(progress, f"{self.measure} {shown}, {speed}", every=PAUSE)
+        shown = f"{record[self.key]:.4f}" if self.key in record else "unknown"
+        self._note(progress, f"{self.key} {shown}, {speed}", every=PAUSE)
 
     def skipped(self, progress: Progress, record: Record) -> None:
         """Say which samples are left out."""
