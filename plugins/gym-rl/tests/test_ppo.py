@@ -263,6 +263,8 @@ def test_a_critic_goes_on_from_what_lies_beside_the_weights(tmp_path: Path) -> N
     begun = bench.run(recipe(bench, {"critic": str(first / "critic")}, max_steps=1, learning_rate=1e-30), "second")
     found, left = (load_file(place / "critic" / FILE) for place in (begun.outcome.artifact.path, first))
     torch.testing.assert_close(found, left)
+    with pytest.raises(GymError, match="the policy of a run whose critic lies beside it"):
+        bench.run(recipe(bench, {"critic": str(first)}, max_steps=1), "third")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gym_core import GymError
 from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_torch.auxiliary_module import AuxiliaryModule
@@ -22,7 +23,7 @@ from gym_torch.batch import Batch
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
-from gym_torch.model.scalar_head import ScalarHead, freeze_lm_head, head_of
+from gym_torch.model.scalar_head import FILE, ScalarHead, freeze_lm_head, head_of
 from gym_torch.trained_part import FirstStepBatch
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
@@ -62,8 +63,19 @@ class SeparateCritic(Critic):
     """A model of its own under a head, adapted as the policy is."""
 
     def __init__(self, critic: TrainedFurther) -> None:
-        """Take the model, and its value head where it has one."""
+        """Take the model, and its value head where it has one.
+
+        Raises GymError where it is a policy whose critic lies beside it.
+        """
         super().__init__()
+        beside = critic.loaded.path / FOLDER
+        if (beside / FILE).is_file():
+            raise GymError(
+                "this is the policy of a run whose critic lies beside it",
+                where=str(critic.loaded.path),
+                key="algorithm.critic",
+                fix=f"name the critic: {beside}",
+            )
         self.base, self.path, self.adapted = critic.loaded.name, critic.loaded.path, critic.adapted
         self.head = head_of(critic.loaded)
         self.model: PreTrainedModel = self.adapted.model
