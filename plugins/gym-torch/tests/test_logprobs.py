@@ -162,6 +162,26 @@ def test_tokens_that_another_vocabulary_lacks_have_no_divergence() -> None:
     assert not hidden.grad[0].any() and hidden.grad[1, 1:3].all() and not hidden.grad[1, 3:].any()
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_divergence_of_equals_has_no_gradient_and_that_of_others_the_one_of_float64(cut: bool) -> None:
+    """Not that of rounding, of which adamw makes whole steps."""
+    torch.manual_seed(0)
+    kept = torch.stack([torch.arange(4).repeat_interleave(30), torch.arange(30).repeat(4)], 1) if cut else None
+    hidden, apart = torch.randn(4, 50), torch.randn(4, 50)
+
+    def gradient(hidden: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        own, targets = hidden.clone().requires_grad_(), torch.zeros(4, dtype=torch.int64)
+        found = log_probs_and_entropies(own, lambda rows: rows, targets, kept, other=lambda logits, rows: other[rows])
+        (wanted,) = torch.autograd.grad(found[2].sum(), own)
+        return wanted
+
+    assert not gradient(hidden, hidden).any()
+    own, count = hidden.double().requires_grad_(), 30 if cut else 50
+    said, known = (each[:, :count].log_softmax(1) for each in (own, apart.double()))
+    (said.exp() * (said - known)).sum().backward()
+    torch.testing.assert_close(gradient(hidden, apart).double(), own.grad, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "build",
     [

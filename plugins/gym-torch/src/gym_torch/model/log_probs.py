@@ -154,15 +154,19 @@ def log_probs_and_entropies(
 
 
 def _kl(logits: Tensor, other: Tensor, out: Tensor | None) -> Tensor:
-    """Return KL(p || q) of each row, over the tokens that both have and that are not `out`; 0 where there is none."""
+    """Return KL(p || q) of each row, over the tokens that both have and that are not `out`; 0 where there is none.
+
+    What stands in brackets has no gradient of its own: its sum over p is that of 1, and the rounding of 0 would be learnt from
+    where p is q, as an optimizer that normalizes gradients makes whole steps of it.
+    """
     count = min(logits.shape[1], other.shape[1])
     own, known = logits[:, :count], other[:, :count]
     if out is None:
         own, known = own.log_softmax(1), known.log_softmax(1)
-        return (own.exp() * (own - known)).sum(1)
+        return (own.exp() * (own - known).detach()).sum(1)
     out, least = out[:, :count], torch.finfo(logits.dtype).min  # -inf in all of a row would make its gradient NaN
     own, known = (each.masked_fill(out, least).log_softmax(1) for each in (own, known))
-    return (own.exp() * (own - known).masked_fill(out, 0.0)).sum(1)
+    return (own.exp() * (own - known).detach().masked_fill(out, 0.0)).sum(1)
 
 
 def _left_out(logits: Tensor, kept: Tensor, rows_of: Tensor, rows: slice) -> Tensor:
