@@ -191,6 +191,9 @@ def test_what_is_clipped_is_counted_in_tokens(tmp_path: Path, name: str) -> None
         pairs = list(zip(ratio, each, strict=True))
         wanted = sum((a < 0 and not 1 - below <= r <= dual) or (r > 1 + above and a > 0) for r, a in pairs)
         assert (dual < math.inf) == any(a < 0 and r > dual for r, a in pairs)
+        sides = [a < 0 and r < 1 - below for r, a in pairs], [a > 0 and r > 1 + above for r, a in pairs]
+        for side, held in zip(("low", "high"), sides, strict=True):
+            assert [float(each) for each in metrics[f"clip_ratio/{side}_mean"].numbers()] == [sum(held), len(ratio)]
     (name,) = metrics.keys() & {"clip_ratio/region_mean", "cispo_clip_ratio"}
     assert [float(each) for each in metrics[name].numbers()] == [wanted, len(ratio)]
     assert 0 < wanted < len(ratio)

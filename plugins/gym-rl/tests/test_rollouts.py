@@ -96,6 +96,10 @@ def test_every_prompt_is_asked_and_every_answer_learnt_from_once(model, path) ->
     assert [step.epoch for step in steps] == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-5)
     for step in steps:
         assert {"reward", "reward_std", "rewards/seven/mean", "frac_reward_zero_std"} <= step.metrics.keys()
+        sizes = [len(answer.tokens) for batch in step.batches for answer in batch]
+        found = [step.metrics[f"completions/{name}_length"] for name in ("min", "mean", "max")]
+        assert found == pytest.approx([min(sizes), sum(sizes) / len(sizes), max(sizes)])
+        assert step.metrics["rewards/seven/std"] == pytest.approx(step.metrics["reward_std"])
 
 
 def test_a_last_round_of_fewer_prompts_has_fewer_steps(model, path) -> None:

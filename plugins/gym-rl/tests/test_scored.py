@@ -104,6 +104,8 @@ def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_f
     difference = metrics["sampling/sampling_logp_difference/mean"].numbers()
     assert list(map(float, difference)) == pytest.approx([float(apart.sum()), len(apart)])
     assert list(map(float, metrics["ratio/abs_dev"].numbers())) == [0, len(apart)]
+    weight = metrics["sampling/importance_sampling_ratio/mean"].numbers()
+    assert list(map(float, weight)) == pytest.approx([float(weights.sum()), len(weights)])
 
 
 @pytest.mark.parametrize("cls", [RLOO, ReinforcePP])

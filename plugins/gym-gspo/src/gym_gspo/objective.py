@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from gym_gspo import GSPOToken
-from gym_rl.clipped_objectives import ClippedSequences
+from gym_rl.clipped_objectives import ClippedSequences, clip_ratios
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import mean_ratio
 from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenMean
@@ -31,6 +31,5 @@ class GSPOTokenLoss(PolicyObjective):
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), dual, owner, each = self.config.clip_range(), self.config.delta, batch.owner, batch.advantages
         ratio = mean_ratio(log_probs.detach(), batch.old_log_probs, owner, batch.responses)[owner]
-        held = policy_losses.is_clipped(ratio, each, low, high, dual)
         loss = policy_losses.gspo_token(log_probs, batch.old_log_probs, each, owner, batch.responses, low, high, dual)
-        return {"loss": loss, "clip_ratio/region_mean": held.float()}
+        return {"loss": loss, **clip_ratios(ratio, each, low, high, dual)}

@@ -13,6 +13,22 @@ from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 
 
+def clip_ratios(
+    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+) -> dict[str, Tensor]:
+    """Return whether `gym_rl.formulas.policy_losses.clipped_surrogate` takes the gradient away: at all, and at either bound of
+    the clip; each as ratios, 0 or 1, by its name in the log.
+    """
+    ratio = ratio.detach()
+    either = policy_losses.is_clipped(ratio, advantages, low, high)
+    found = {
+        "region_mean": policy_losses.is_clipped(ratio, advantages, low, high, dual),
+        "low_mean": either & (advantages < 0),
+        "high_mean": either & (advantages > 0),
+    }
+    return {f"clip_ratio/{name}": held.float() for name, held in found.items()}
+
+
 class ClippedTokens(PolicyObjective):
     """PPO's loss of each token; the algorithm says how tokens are aggregated."""
 
@@ -22,9 +38,8 @@ class ClippedTokens(PolicyObjective):
         """Return the loss of each token, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.advantages
         ratio = token_ratio(log_probs, batch.old_log_probs)
-        held = policy_losses.is_clipped(ratio.detach(), each, low, high, self.config.delta)
         loss = policy_losses.clipped_surrogate(ratio, each, low, high, self.config.delta)
-        return {"loss": loss, "clip_ratio/region_mean": held.float()}
+        return {"loss": loss, **clip_ratios(ratio, each, low, high, self.config.delta)}
 
 
 class ClippedSequences(PolicyObjective):
@@ -36,6 +51,6 @@ class ClippedSequences(PolicyObjective):
         """Return the loss of each token's completion, and whether clipping takes its gradient away."""
         (low, high), each = self.config.clip_range(), batch.sequence_advantages
         ratio = mean_ratio(log_probs, batch.old_log_probs, batch.owner, batch.responses)
-        held = policy_losses.is_clipped(ratio.detach(), each, low, high, self.config.delta)
         loss = policy_losses.clipped_surrogate(ratio, each, low, high, self.config.delta)
-        return {"loss": loss[batch.owner], "clip_ratio/region_mean": held.float()[batch.owner]}
+        of_completions = {"loss": loss, **clip_ratios(ratio, each, low, high, self.config.delta)}
+        return {name: values[batch.owner] for name, values in of_completions.items()}

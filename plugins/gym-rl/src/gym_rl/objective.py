@@ -91,9 +91,9 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             loss = loss + self.config.beta * self.penalty(
                 log_probs, batch.columns["ref_log_probs"], batch.old_log_probs
             )
-        loss = loss * self.correction(
-            log_ratio(batch.old_log_probs, batch.sampling_log_probs), batch.owner, batch.responses
-        )
+        apart = log_ratio(batch.old_log_probs, batch.sampling_log_probs)
+        terms["sampling/importance_sampling_ratio/mean"] = self.correction(apart, batch.owner, batch.responses)
+        loss = loss * terms["sampling/importance_sampling_ratio/mean"]
         if batch.entropy:  # that, and the divergence, are of all tokens, not of the one that somebody sampled
             loss = loss - self.config.entropy_coef * said[1]
         if batch.full_kl:

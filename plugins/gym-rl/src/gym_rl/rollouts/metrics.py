@@ -19,6 +19,7 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
     rewards = experience.rewards
     judged = rewards[~rewards.isnan()]
     means = {f"rewards/{name}/mean": scores for name, scores in experience.scores.items()}
+    known = {name: scores[~scores.isnan()] for name, scores in experience.scores.items()}
     means |= {f"rewards/{name}": logged for name, logged in experience.metrics.items()}
     means |= {} if experience.baselines is None else {"reward_baseline": experience.baselines}
     each = {name: fmean(said) for name, values in means.items() if (said := values[~values.isnan()].tolist())}
@@ -27,9 +28,10 @@ def rollout_metrics(experience: Experience) -> dict[str, float]:
         **({"reward": float(judged.mean())} if len(judged) else {}),
         **({"reward_std": float(judged.std())} if len(judged) > 1 else {}),
         **each,
+        **{f"rewards/{name}/std": float(scores.std()) for name, scores in known.items() if len(scores) > 1},
         **failures,
         **_groups(experience),
-        "completions/mean_length": float(experience.lengths.double().mean()),
+        **_lengths(experience),
         **_turns(experience),
         **_environment(experience),
         "completions/clipped_ratio": 1 - float(experience.finished.double().mean()),
@@ -44,6 +46,18 @@ def _groups(experience: Experience) -> dict[str, float]:
     """Return the share of groups that cannot be compared; nothing where no group has a second completion to compare."""
     alike = float((~experience.nonzero_std).double().mean())
     return {"frac_reward_zero_std": alike} if len(experience.nonzero_std) < len(experience.groups) else {}
+
+
+def _lengths(experience: Experience) -> dict[str, float]:
+    """Return the mean length of completions, the bounds, and the mean of those that ended by themselves where any did."""
+    sizes, ended = experience.lengths.double(), experience.finished
+    whole = {"completions/mean_terminated_length": float(sizes[ended].mean())} if ended.any() else {}
+    most, least = float(sizes.max()), float(sizes.min())
+    return {
+        "completions/mean_length": float(sizes.mean()),
+        "completions/min_length": least,
+        "completions/max_length": most,
+    } | whole
 
 
 def _turns(experience: Experience) -> dict[str, float]:
