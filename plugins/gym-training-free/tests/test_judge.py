@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from scripted_server import ScriptedServer
@@ -153,15 +154,21 @@ def test_what_several_judges_say_stands_in_their_order(server, tmp_path):
     assert told and all(": SIt says" in text and "\nIt says" in text for text in told)
 
 
-def test_a_judge_that_is_down_is_not_asked_for_each_answer_alone(server):
-    """With other algorithms it says nothing, once all were asked at the same time: a queue of retries would last for hours."""
-    server.fault = lambda request, attempt: "status 503"
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_judge_that_is_down_is_not_asked_for_each_answer_alone(server, status):
+    """With other algorithms it fails, once all were asked at the same time: a queue of retries would last for hours."""
+    server.fault = lambda request, attempt: f"status {status}"
     answers = [RewardInput(text, {}, [{"role": "user", "content": "?"}]) for text in ("5", "6", "7")]
     asked = Judge(
         model=OpenAI(path="j", base_url=server.base_url, backoff=0.001, retries=1, api_key_env="GYM_JUDGE_KEY")
     )
-    assert RewardManager({"judge": asked})(answers).totals == [None] * 3
+    manager = RewardManager({"judge": asked})
+    with pytest.raises(GymError, match=f"gave no answer to a whole batch: status {status}"):
+        manager(answers)
     assert len(server.requests) == 3 * 2
+    server.fault = lambda request, attempt: ""
+    server.answer = lambda request: "GRADE: 5"
+    assert manager([replace(one) for one in answers]).totals == [0.5] * 3
 
 
 def test_it_is_asked_about_the_last_of_several_turns_behind_the_others(server):

@@ -39,6 +39,7 @@ class LLMJudge:
             )
         self.ledger = Ledger(config.max_cost, config.max_total_tokens)
         self.left_out: dict[str, list[str]] = {}  #: parameters that its model refuses, where the run keeps no journal
+        self._unheard: tuple[Sequence[RewardInput], GymError] | None = None  #: answers to which no reply came, and why
 
     @property
     def models(self) -> Sequence[ChatModel]:
@@ -46,20 +47,26 @@ class LLMJudge:
         return (self.model,)
 
     def __call__(self, inputs: Sequence[RewardInput], *, account: Account | None = None) -> list[float | None]:
-        """Return the grades, from 0 to 1; None where there is none. Raises GymError where a model refuses or a cap is reached,
-        and where a run keeps an account and the model is down.
+        """Return the grades, from 0 to 1; None where there is none. Raises GymError where a model refuses, a cap is reached or no
+        answer gets a reply; each alone is then not asked about again.
         """
         if account is not None:
             found = self._graded(inputs, account)
             account.insist(self.model)
             return found
+        if self._unheard and all(any(one is other for other in self._unheard[0]) for one in inputs):
+            raise self._unheard[1]
         journal = Journal(None, {})
         journal.left_out = self.left_out
         with Caller(journal, self.ledger, self.model.concurrency) as caller:
             try:
-                return self._graded(inputs, alone(inputs, caller))
+                found = self._graded(inputs, alone(inputs, caller))
             except CapReached as error:
                 raise GymError(f"stopped: {error}", fix="raise `max_cost` or `max_total_tokens` of the judge") from None
+        if failed := caller.heard_nothing(self.model, len(inputs)):
+            self._unheard = list(inputs), failed
+            raise failed
+        return found
 
     def _graded(self, inputs: Sequence[RewardInput], account: Account) -> list[float | None]:
         def graded(one: RewardInput) -> float | None:

@@ -102,6 +102,14 @@ class Caller:
             self._go_on()
         return [found[place] for place in range(len(todo))]
 
+    def heard_nothing(self, model: ChatModel, calls: int) -> GymError | None:
+        """Return why a model replied to none of so many calls, all that were made; None where it did, or may have been down for
+        one alone.
+        """
+        if calls < 2 or self.failures.total() < calls:
+            return None
+        return _down(model, "a whole batch", self.failures.most_common(1)[0][0])
+
     def insist(self, model: ChatModel) -> None:
         """Raise GymError where a model replied to no call of the last `map`: it is down, and nothing is to follow from that."""
         why = self._silent.get(_named(model))
