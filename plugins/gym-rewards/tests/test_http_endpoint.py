@@ -143,6 +143,18 @@ def test_the_token_comes_from_the_environment(endpoint, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "told",
+    [says(403, b"no: sk-planted/token"), says(200, b"sk-planted/token"), says(302, Location="/?sk-planted/token")],
+)
+def test_a_token_that_an_endpoint_quotes_is_crossed_out(endpoint, monkeypatch, told):
+    monkeypatch.setenv("MY_TOKEN", "sk-planted/token")
+    endpoint.behaviour = told
+    with pytest.raises(GymError, match=r"\[token\]") as failed:
+        reward(endpoint, token="MY_TOKEN")(ANSWERS)
+    assert "planted" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
     "behaviour", [says(500), says(503), says(429), hangs_up, hangs], ids=["500", "503", "429", "up", "hang"]
 )
 def test_what_may_pass_is_tried_again(endpoint, behaviour):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _LARGEST = 64 * 2**20  #: bytes of a reply
+_SECRET = 8  #: least letters of a token that is crossed out; a shorter one is a word
 _SENT = ("text", "messages", "row", "id", "tokens", "finished")
 _SENT_OF_TURNS = (*_SENT, "turns", "environment_reward")  #: where an environment answered
 
@@ -58,9 +59,12 @@ class HttpScore:
         except TooLarge as error:
             raise self._error(f"replied with {error}", 'reply {"scores": [...]}') from error
         if 300 <= reply.status < 400:
-            raise self._error(f"redirects to {reply.headers.get('Location')}", "write that address, if you trust it")
+            place = self._clean(str(reply.headers.get("Location")).encode()).decode()
+            raise self._error(f"redirects to {place}", "write that address, if you trust it")
         if reply.status != 200:
-            raise self._error(f"replied with status {reply.status}: {reply.body[:200]!r}", "see what it logs")
+            raise self._error(
+                f"replied with status {reply.status}: {self._clean(reply.body)[:200]!r}", "see what it logs"
+            )
         return reply.body
 
     def _scores(self, reply: bytes, count: int) -> list[float | None]:
@@ -73,12 +77,17 @@ class HttpScore:
         except (ValueError, RecursionError, TypeError, KeyError):
             valid = False
         if not valid:
-            raise self._error(f"replied with {reply[:100]!r}", 'reply {"scores": [number or null, ...]}')
+            raise self._error(f"replied with {self._clean(reply)[:100]!r}", 'reply {"scores": [number or null, ...]}')
         if len(scores) != count:
             raise self._error(
                 f"replied with {len(scores)} scores for {count} completions", "return one for each, in order"
             )
         return [None if score is None else float(score) for score in scores]
+
+    def _clean(self, said: bytes) -> bytes:
+        """Return what the endpoint said with the token crossed out, for some quote what they were sent."""
+        token = self.client.token
+        return said.replace(token.encode(), b"[token]") if len(token) >= _SECRET else said
 
     def _error(self, why: str, fix: str) -> GymError:
         return GymError(f"{self.config.url} {why}", fix=fix)
