@@ -217,10 +217,15 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 
 def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
-    """Return the option that other software has under this name, as its docstring says: "`num_generations` in TRL"; else ""."""
-    said = [(name, field.description or "") for cls in classes for name, field in cls.model_fields.items()]
+    """Return the option that other software has under this name, as its docstring says: "`num_generations` in TRL"; else "".
+
+    Several of a class, such as those that are one list elsewhere, are parted by "`, `".
+    """
     named = re.compile(rf"`{re.escape(key)}`(,\s`\w+`)* in\s")
-    return next((name for name, doc in said if named.search(doc)), "")
+    said = (
+        [name for name, field in cls.model_fields.items() if named.search(field.description or "")] for cls in classes
+    )
+    return next(("`, `".join(names) for names in said if names), "")
 
 
 def advised(key: str, near: str) -> tuple[str, str]:

@@ -181,3 +181,11 @@ def test_what_needs_whole_parameters_refuses_shards() -> None:
             assert (shards[0][1].full_tensor() < 1).all()
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "soap"])
+def test_the_betas_of_torch_are_answered_with_both_of_ours(name: str) -> None:
+    given = {"algorithm": "sft", "optimizer": {"name": name, "betas": [0.9, 0.95]}}
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(given)
+    assert "did you mean `beta1`, `beta2`?" in [problem.fix for problem in caught.value.problems]

@@ -160,9 +160,9 @@ class AdamOptions(OptimizerConfig):
     """The options of Adam with decoupled weight decay."""
 
     beta1: Beta1 = 0.9
-    """Decay of the running mean of the gradient (`adam_beta1` in transformers)."""
+    """Decay of the running mean of the gradient (`adam_beta1` in transformers, the first of `betas` in torch)."""
     beta2: Beta2 = 0.999
-    """Decay of the running mean of its square (`adam_beta2` in transformers)."""
+    """Decay of the running mean of its square (`adam_beta2` in transformers, the second of `betas` in torch)."""
     epsilon: Epsilon = 1e-8
     """Added to the denominator (`adam_epsilon` in transformers)."""
     weight_decay: Decay = 0.0

@@ -31,9 +31,9 @@ class Lion(PerParameter, Elementwise):
     target: ClassVar[str] = "gym_optim.optimizers.lion:Lion"
 
     beta1: Beta1 = 0.9
-    """Share of the momentum in the direction."""
+    """Share of the momentum in the direction (the first of `betas` in other software)."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Decay of the momentum."""
+    """Decay of the momentum (the second of `betas` in other software)."""
     weight_decay: Decay = 0.0
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
 

@@ -41,9 +41,9 @@ class SOAP(AdamOptions, PerParameter, WholeParameters):
     target: ClassVar[str] = "gym_optim.optimizers.soap:SOAP"
 
     beta1: Beta1 = 0.95
-    """Decay of the running mean of the gradient."""
+    """Decay of the running mean of the gradient (the first of `betas` in other software)."""
     beta2: Beta2 = 0.95
-    """Decay of the running mean of its square, in the eigenbasis."""
+    """Decay of the running mean of its square, in the eigenbasis (the second of `betas` in other software)."""
     weight_decay: Decay = 0.01
     """Share of each matrix taken away per step, times the learning rate; norms and biases are left alone."""
     shampoo_beta: Annotated[float, Field(ge=0, lt=1)] = 0.95
