@@ -177,6 +177,17 @@ def test_the_picture_of_the_packages_is_what_they_declare() -> None:
     assert {name: reached(drawn, name) for name in ours} == {name: reached(real, name) for name in ours}
 
 
+def test_a_home_folder_is_looked_up_in_one_place() -> None:
+    """`Path.expanduser` raises RuntimeError where there is none."""
+    texts = {
+        path.relative_to(ROOT): path.read_text(encoding="utf-8")
+        for package in sources()
+        for path in package.rglob("*.py")
+    }
+    found = {str(path) for path, text in texts.items() if re.search(r"(?<!os\.path)\.expanduser\(", text)}
+    assert found == {"gym-core/src/gym_core/files.py"}
+
+
 def test_importing_configurations_changes_no_environment_variable() -> None:
     code = """
 import importlib, os

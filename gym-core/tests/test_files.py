@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gym_core.files import replacing, write_atomically
+from gym_core.errors import RecipeError
+from gym_core.files import expanded, replacing, write_atomically
 from gym_core.outputlock import OutputLock
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "~nobody-of-this-name"])
+def test_a_home_folder_that_nobody_has_is_refused_by_name(name: str) -> None:
+    assert expanded("~/x") == Path.home() / "x" and expanded(Path("x~/y")) == Path("x~/y")
+    with pytest.raises(RecipeError, match="no home folder is known for `~nobody-of-this-name`"):
+        expanded(name)
 
 
 def test_two_writers_at_once_leave_one_whole_text(tmp_path: Path) -> None:

@@ -357,7 +357,13 @@ def test_a_name_that_is_no_text_is_no_missing_name(toys, tmp_path, named):
 
 @pytest.mark.parametrize(
     ("output", "why"),
-    [("$HOME/runs", "environment variable"), ("${RUNS}", "environment variable"), ("runs/\udcff", "no UTF-8")],
+    [
+        ("$HOME/runs", "environment variable"),
+        ("${RUNS}", "environment variable"),
+        ("runs/\udcff", "no UTF-8"),
+        ("~nobody-of-this-name/runs", "no home folder is known for `~nobody-of-this-name`"),
+        ("''", "is empty"),
+    ],
 )
 def test_an_output_that_nobody_can_mean_or_write_down_is_refused(toys, tmp_path, output, why):
     [(_, key, said, fix)] = problems(tmp_path, "model: words\nalgorithm: toy\n", f"output={output}")

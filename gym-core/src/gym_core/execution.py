@@ -25,6 +25,7 @@ from gym_core.errors import (
     RecipeError,
     unexpected,
 )
+from gym_core.files import expanded
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
@@ -47,7 +48,7 @@ def execute(recipe: Recipe) -> Outcome:
     if not isinstance(recipe, Recipe):
         given = type(recipe).__name__
         raise RecipeError(f"a Recipe is executed, and no {given}", fix="execute(load_recipe(...)), of a file or a dict")
-    output = Path(recipe.output).expanduser()
+    output = expanded(recipe.output)
     hook = manager_for(recipe.hooks).hook
     ranks: Ranks = recipe.distributed.build(output=output) if recipe.distributed else Ranks()
     if not isinstance(ranks, Ranks):

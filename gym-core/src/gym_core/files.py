@@ -10,12 +10,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 
+from gym_core.errors import RecipeError
+
 BUILDING = ".building"  #: suffix of the hidden name of what is not complete yet
 
 
 def cache_dir() -> Path:
     """Return the cache folder, `$GYM_CACHE` or `~/.cache/gym`, which may not exist yet."""
-    return Path(os.environ.get("GYM_CACHE") or "~/.cache/gym").expanduser()
+    return expanded(os.environ.get("GYM_CACHE") or "~/.cache/gym")
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with the home folder in place of a leading `~` or `~user`.
+
+    Raises RecipeError where there is none: the system knows no such user, or none that this process runs as.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise RecipeError(
+            f"no home folder is known for `{Path(path).parts[0]}`",
+            where=str(path),
+            fix="write the path out, from / on",
+        ) from None
 
 
 @contextmanager

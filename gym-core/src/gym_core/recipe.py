@@ -15,6 +15,7 @@ from gym_core import dialect, kinds, sections
 from gym_core.component import Component, Config
 from gym_core.discovery import entries, installed, named
 from gym_core.errors import GymError, PluginError, Problem, RecipeError
+from gym_core.files import expanded
 from gym_core.sections import SECTIONS, SLOTS, Findings, Resolved
 from gym_core.train import Train
 from gym_core.yamlfile import parse_scalar, read_yaml
@@ -169,6 +170,12 @@ def _validate(raw: Mapping[str, Any], found: Findings) -> Recipe:
     if re.search(r"\$[\w{]", built["output"] or ""):  # a folder named `$HOME` is nobody's intention
         fix = 'write the path out, or give it on the command line: output="$NAME/..."'
         found.add(("output",), "names an environment variable, and recipes read none", fix)
+    if raw.get("output") == "":
+        found.add(("output",), "is empty", "name a folder, or leave the key out: it is then runs/ALGORITHM")
+    try:
+        expanded(built["output"] or "")
+    except RecipeError as error:
+        found.add(("output",), error.problems[0].why, error.problems[0].fix)
     sections.hooks(built["hooks"] or (), found)
     _check_algorithm(built, raw, found)
     if found.problems:

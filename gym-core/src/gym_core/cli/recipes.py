@@ -28,11 +28,12 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
     KEY=VALUE overrides a key in either dialect. Example: `gym train recipe.yaml train.epochs=1 learning_rate=1e-4`
     """
     from gym_core.execution import execute
+    from gym_core.files import expanded
     from gym_core.record import RunRecord, plain
 
     overrides = (*overrides, f"distributed.processes={nproc}") if nproc else overrides
     loaded = load_recipe(recipe, overrides)
-    if RunRecord(Path(loaded.output).expanduser() / "run.json").read().get("status") != "finished":
+    if RunRecord(expanded(loaded.output) / "run.json").read().get("status") != "finished":
         loaded.check()  # before any process is started
     strategy = loaded.distributed
     code = strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json]) if strategy else None

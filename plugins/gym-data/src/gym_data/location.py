@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from gym_core.artifact import Artifact
 from gym_core.discovery import catalogue, entries, nearest
 from gym_core.errors import GymError, RecipeError
+from gym_core.files import expanded
 from gym_core.loading import find, load
 from gym_manage.recorded import artifact_in, is_run, recorded
 
@@ -28,7 +29,7 @@ def artifact_at(name: str, revision: str | None = None, weights: bool = True, ke
     A model on the Hub is fetched on first use; `weights=False` asks for its configuration and tokenizer alone. `key` is what
     errors call the name. Raises RecipeError when there is no such model, GymError when the Hub cannot be reached.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     is_path = name.startswith((".", "~")) or folder.is_absolute()
     if not is_path and _is_family(name):
         if (folder / "config.json").is_file():
@@ -63,7 +64,7 @@ def locate(name: str, revision: str | None = None, weights: bool = True, key: st
 def _no_model(found: Artifact, name: str, key: str) -> RecipeError:
     of = f" of {found.base}" if found.base else ""
     why = f"holds {'a' if found.kind == 'delta' else 'an'} {found.kind}{of}, not a whole model"
-    into = "" if is_run(Path(name).expanduser()) else " --into FOLDER"  # only a run has a place of its own for it
+    into = "" if is_run(expanded(name)) else " --into FOLDER"  # only a run has a place of its own for it
     export = f"`gym export {name}{into}` writes a whole model, to name here"
     going_on = f"; to go on with it: `model: {found.base}`, `adapter: {{name: lora, adapter_name_or_path: {name}}}`"
     trains = found.base and key == "model.path"
@@ -76,7 +77,7 @@ def specific(name: str) -> str:
 
     All else, and a run that is not trained to its end, is left as it is.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not _is_family(name) and is_run(folder):
         with suppress(GymError):
             made, outer = recorded(folder), Path(name)
@@ -95,19 +96,19 @@ def _is_family(name: str) -> bool:
 
 def is_hub_id(name: str) -> bool:
     """Return whether a name that `locate` knows is that of a repository on the Hub, and no family or folder."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     here = name.startswith((".", "~", "/")) or folder.is_dir() or is_run(folder)
     return not _is_family(name) and not here and bool(_HUB_ID.fullmatch(name))
 
 
 def lasting(name: str) -> str:
     """Return what names the same model wherever a command is run: a folder by its absolute path, a run by what it made."""
-    return name if _is_family(name) or is_hub_id(name) else str(Path(specific(name)).expanduser().resolve())
+    return name if _is_family(name) or is_hub_id(name) else str(expanded(specific(name)).resolve())
 
 
 def called(name: str) -> str:
     """Return what people call a model that `locate` knows: of a run the name of its folder, for all make a `model`."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not folder.is_dir():
         return folder.name
     runs = (each.name for each in folder.resolve().parents if is_run(each))
@@ -116,7 +117,7 @@ def called(name: str) -> str:
 
 def package_of(name: str) -> str:
     """Return the package that brings a family of this name, where that is not installed and no folder bears the name."""
-    return "" if _is_family(name) or Path(name).expanduser().is_dir() else catalogue().get(f"families/{name}", "")
+    return "" if _is_family(name) or expanded(name).is_dir() else catalogue().get(f"families/{name}", "")
 
 
 def _check_weights(folder: Path, key: str) -> None:

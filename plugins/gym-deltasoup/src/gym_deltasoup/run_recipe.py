@@ -9,6 +9,7 @@ import torch
 
 from gym_core import Artifact, RecipeError
 from gym_core.component import load_object
+from gym_core.files import expanded
 from gym_data.location import artifact_at
 from gym_deltasoup.artifact_merge import MergedArtifact, merge_artifacts
 from gym_deltasoup.recipe import InputOptions, MergeRecipe
@@ -52,7 +53,7 @@ def _input(said: InputOptions) -> Input:
 
 def _found(name: str) -> Path:
     """Return what lies in a folder of this name, or else the model of a family or of the Hub."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     return folder if folder.exists() else artifact_at(name, key="inputs").path
 
 

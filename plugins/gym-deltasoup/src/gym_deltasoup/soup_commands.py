@@ -11,6 +11,7 @@ import click
 
 from gym_core import GymError
 from gym_core.errors import FAILED, printable
+from gym_core.files import expanded
 from gym_core.record import plain
 from gym_deltasoup.config.server import SoupServerConfig, load_server
 from gym_manage.options_command import OptionsCommand
@@ -242,7 +243,7 @@ def _client(url: str, key: str | None, token_file: Path | None) -> SoupClient:
         token = "" if token_file is None else token_file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise GymError(f"cannot be read: {error.strerror}", where=str(token_file), key="--token-file") from None
-    mine = Ed25519PrivateKey.generate() if key is None else private_key(Path(key).expanduser())
+    mine = Ed25519PrivateKey.generate() if key is None else private_key(expanded(key))
     return SoupClient(url, mine, token)
 
 

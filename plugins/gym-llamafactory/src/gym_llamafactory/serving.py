@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_core.discovery import nearest
 from gym_core.errors import GymError, Problem
+from gym_core.files import expanded
 from gym_core.sections import Findings
 from gym_data.location import artifact_at, lasting
 
@@ -132,7 +133,7 @@ def _adapters(given: Any, found: Findings) -> dict[str, str]:
 
 def _of_this(base: str, adapter: str) -> bool:
     """Whether an adapter in a folder says that it belongs to this base: it is then opened as a whole, whatever it changes."""
-    if not Path(adapter).expanduser().is_dir():
+    if not expanded(adapter).is_dir():
         return False
     with suppress(GymError):
         found = artifact_at(adapter)

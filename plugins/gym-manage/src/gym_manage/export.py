@@ -13,6 +13,7 @@ import click
 from gym_core import Artifact, Component, Exporter, GymError, RecipeError, sections
 from gym_core.component import Slot
 from gym_core.discovery import entries
+from gym_core.files import expanded
 from gym_core.loading import load, load_component
 from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
@@ -112,7 +113,7 @@ def _exporter(options: Mapping[str, Any], findings: Findings) -> Exporter:
 
 def _artifact(model: str, adapter: str | None) -> Artifact:
     """Return the artifact in a folder; an adapter belongs to the model named beside it, or is refused by its fingerprint."""
-    path = Path(adapter or model).expanduser()
+    path = expanded(adapter or model)
     found = artifact_in(path)
     if adapter and found.kind == "model":
         raise GymError(

@@ -14,6 +14,7 @@ import click
 
 from gym_core.dialect import apply_override
 from gym_core.errors import FAILED, GymError, RecipeError
+from gym_core.files import expanded
 from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_personalization.users import users_in
 
@@ -60,7 +61,7 @@ def personalize(
     model = raw.pop("model", None)
     if not model:
         raise RecipeError("no model is named", where=str(recipe), key="model", fix="add, for example, `model: tiny`")
-    output = Path(raw.pop("output", "variants")).expanduser()
+    output = expanded(raw.pop("output", "variants"))
     compress = raw.pop("quantization", None)
     trainer = PersonalizedTrainer(
         model, compress, output=output, recipe=raw, users_at_once=at_once, tokens_at_once=tokens

@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_bitdelta.store.user_id import RESERVED
 from gym_core import DataError, RecipeError
+from gym_core.files import expanded
 
 LONGEST = 100  #: characters of a user's name, which is that of a folder
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@+-]{{0,{LONGEST - 1}}}")
@@ -77,7 +78,7 @@ def rows_of(user: str, data: str | Path | Iterable[Mapping[str, Any]]) -> list[M
     them cannot be read.
     """
     if isinstance(data, str | Path):
-        path = Path(data).expanduser()
+        path = expanded(data)
         if not path.is_file():
             raise DataError(f"there is no file of user `{user}`", where=str(path), key="data")
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 
 from gym_core import GymError, Recipe
 from gym_core.discovery import entries
+from gym_core.files import expanded
 from gym_torch.kinds import TorchBackend, part
 
 
@@ -18,7 +18,7 @@ def adapter(recipe: Recipe) -> Sequence[str]:
     if recipe.adapter is None or backend is None or not backend.empty:
         return []
     families = {name for entry in entries("families") for name in (entry.name, entry.qualified)}
-    if path not in families and not Path(path).expanduser().is_dir():
+    if path not in families and not expanded(path).is_dir():
         return []
     import torch
 

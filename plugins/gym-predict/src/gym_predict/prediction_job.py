@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_core import Recipe, RecipeError, dialect, load_recipe, sections
 from gym_core.discovery import entries
+from gym_core.files import expanded
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
@@ -48,7 +49,7 @@ def task(given: Path, words: Sequence[str]) -> Task:
             told = load(reader)(data, found)
             report(found)
             return _made(load_recipe(told["recipe"]), told["options"], found)
-        folder = Path(load_recipe(given).output).expanduser()
+        folder = expanded(load_recipe(given).output)
     run = recorded(folder)
     own = {key: value for key, value in map(_pair, words) if key.partition(".")[0] in PredictOptions.model_fields}
     changes = [word for word in words if _pair(word)[0] not in own]

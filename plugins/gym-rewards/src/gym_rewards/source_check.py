@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_core.targets import ANY, defined, names
 
 
@@ -43,7 +44,7 @@ def located(reference: str, folder: Path) -> str:
         if not there & {name.partition(".")[0], *ANY}:
             raise ValueError(f"{where} defines no `{name}`")
         return reference
-    path = Path(where).expanduser()
+    path = expanded(where)
     if not path.is_absolute() and ((beside := Path(os.path.relpath(folder / path))).is_file() or not path.is_file()):
         path = beside
     try:

@@ -17,6 +17,7 @@ from gym_core.component import Config, Slot
 from gym_core.dialect import apply_override
 from gym_core.discovery import entries, nearest
 from gym_core.errors import PluginError, Problem, RecipeError
+from gym_core.files import expanded
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
@@ -221,7 +222,7 @@ def _readers() -> dict[str, str]:
 
 def _reader(path: str) -> str | None:
     """Return the engine for a file, or for a folder of such files; None where no ending says."""
-    found, readers = Path(path).expanduser(), _readers()
+    found, readers = expanded(path), _readers()
     if found.is_dir() and not any(found.glob(WEIGHTS)):
         return next((name for suffix, name in readers.items() if any(found.glob(f"*{suffix}"))), None)
     return readers.get(found.suffix)

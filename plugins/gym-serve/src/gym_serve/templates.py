@@ -8,6 +8,7 @@ from typing import Any
 
 from gym_core import GymError, sections
 from gym_core.component import Slot
+from gym_core.files import expanded
 from gym_core.sections import Findings
 from gym_data.kinds import Template
 from gym_serve.options import report
@@ -20,7 +21,7 @@ def template_file(template: str | Mapping[str, Any] | None) -> str | None:
     if not isinstance(template, str) or Path(template).suffix not in JINJA:
         return None
     try:
-        return Path(template).expanduser().read_text(encoding="utf-8")
+        return expanded(template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise GymError(f"the template cannot be read: {error}", where=template, key="template") from None
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gym_core import Component, PluginError, Recipe, Run, Train
 from gym_core.discovery import Entry, entries, installed
+from gym_core.files import expanded
 from gym_core.loading import load_component
 from gym_core.record import RunRecord
 from gym_optim.promises import promised
@@ -98,7 +99,7 @@ def _why(found: Sequence[Entry]) -> tuple[str, str]:
 def check(recipe: Recipe) -> None:
     """Raise PluginError where something is left open and nobody can settle it, nor has settled it for this run before."""
     asked = left_open(recipe.train)
-    if asked and _recorded(RunRecord(Path(recipe.output).expanduser() / "run.json"), asked) is None:
+    if asked and _recorded(RunRecord(expanded(recipe.output) / "run.json"), asked) is None:
         chosen(f"train.{asked[0]}")
 
 

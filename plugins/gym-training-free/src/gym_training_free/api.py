@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_core.outputlock import OutputLock
 from gym_training_free import questions
 from gym_training_free.answer_rewards import judge
@@ -54,7 +55,7 @@ class TrainingFreeGRPO:
         self.config = config or GRPOConfig()
         self.backend = OpenAI(path=model, base_url=base_url, **options)
         self.model: ChatEndpoint = endpoint(self.backend, key=api_key or None)
-        self.output = None if output is None else Path(output).expanduser()
+        self.output = None if output is None else expanded(output)
         self.seed = seed
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator, model_
 
 from gym_core.component import Slot
 from gym_core.errors import GymError, RecipeError
+from gym_core.files import expanded
 from gym_core.kinds import Algorithm
 from gym_core.recipe import Recipe
 from gym_rewards.reward import Reward
@@ -86,7 +87,7 @@ class OpenAI(ChatBackend):
     @property
     def folder(self) -> Path | None:
         """What gym-serve has to serve; None where a server is named, or no folder."""
-        path = Path(self.path).expanduser()
+        path = expanded(self.path)
         return path if self.base_url is None and path.is_dir() else None
 
     def check(self) -> None:
@@ -209,7 +210,7 @@ class GRPOConfig(Algorithm):
                 component.check()
         Prompts.load(self.prompts)
         ExperienceLibrary.beginning(self.experiences)
-        if self.dataset is not None and not Path(self.dataset).expanduser().is_file():
+        if self.dataset is not None and not expanded(self.dataset).is_file():
             raise GymError(
                 f"there is no file `{self.dataset}`", key="algorithm.dataset", fix="write where the questions lie"
             )

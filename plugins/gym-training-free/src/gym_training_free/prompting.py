@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_training_free.endpoint.chat import Message
 from gym_training_free.experience.library import ExperienceLibrary
 
@@ -39,9 +39,7 @@ class Prompts:
     def load(cls, name: str) -> Prompts:
         """Read the texts of a language that comes along, or of a folder. Raises GymError where one is missing or unfit."""
         own = files(__package__) / "prompts"
-        folder: Traversable = (
-            own / name if re.fullmatch(r"\w+", name) and (own / name).is_dir() else Path(name).expanduser()
-        )
+        folder: Traversable = own / name if re.fullmatch(r"\w+", name) and (own / name).is_dir() else expanded(name)
         texts = {}
         for text, places in TEXTS.items():
             try:

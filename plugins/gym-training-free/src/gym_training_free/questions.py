@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.errors import DataError
+from gym_core.files import expanded
 from gym_training_free.endpoint.chat import Message
 from gym_training_free.experience.library import ExperienceLibrary
 from gym_training_free.prompting import shown
@@ -65,7 +66,7 @@ class Questions:
 def read(path: Path) -> list[Any]:
     """Return the rows of a file of JSON lines. Raises DataError."""
     try:
-        lines = path.expanduser().read_text(encoding="utf-8-sig").split("\n")  # a string may hold other ends of lines
+        lines = expanded(path).read_text(encoding="utf-8-sig").split("\n")  # a string may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read: {error}", where=str(path), key="algorithm.dataset") from None
     rows = []

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from gym_bitdelta.safety.options import SafetyOptions
 from gym_bitdelta.safety.prompts import Prompt
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_data.sources.files import hash_file
 from gym_data.tokenizer import Tokenizer
 from gym_quant.post_training.calibration import Rows
@@ -133,7 +134,7 @@ def _files(said: Any) -> Iterator[tuple[str, Path]]:
             yield from _files(value)
     elif isinstance(said, str) and len(said) < 1000 and "\0" not in said:
         for name in dict.fromkeys((said, said.rpartition(":")[0])):
-            if name and (path := Path(name).expanduser()).is_file():
+            if name and (path := expanded(name)).is_file():
                 yield name, path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import PositiveInt, ValidationError
 
 from gym_core import Config, GymError
+from gym_core.files import expanded
 
 _PLAIN = str.maketrans({"\u2019": "'", "\u2018": "'", "\u201c": '"', "\u201d": '"'})
 
@@ -25,7 +26,7 @@ class RefusalRules(Config):
     @classmethod
     def read(cls, path: str | Path | None = None) -> RefusalRules:
         """Read a list; by default that of this package, which is English. Raises GymError where it is none."""
-        source = Path(path).expanduser() if path else files("gym_bitdelta.safety") / "refusals.json"
+        source = expanded(path) if path else files("gym_bitdelta.safety") / "refusals.json"
         try:
             return cls.model_validate_json(source.read_text(encoding="utf-8"))
         except (OSError, ValidationError) as error:

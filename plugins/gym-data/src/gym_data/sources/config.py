@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gym_core.files import expanded
 from gym_data.kinds import Source
 
 
@@ -29,7 +29,7 @@ class File(Source):
         """Raise DataError where there are no files to read."""
         from gym_data.sources.readers import find_files
 
-        find_files(Path(self.path).expanduser())
+        find_files(expanded(self.path))
 
 
 class Hub(Source):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from gym_core import DataError
 from gym_core.discovery import entries, nearest
+from gym_core.files import expanded
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
 from gym_data.sources.config import File, Hub
@@ -78,13 +79,13 @@ def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, 
     registry = read_registry(directory)
     if name in registry:
         return _registered(name, registry[name], directory)
-    for path in (Path(name).expanduser(), directory / name):
+    for path in (expanded(name), directory / name):
         if path.exists():
             return File(path=str(path)), None, None
     if HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS:
         return Hub(path=name), None, None
     sources = [entry.name for entry in entries("sources")]
-    near = nearest(name, [*registry, *sources]) or _similar_file(Path(name).expanduser())
+    near = nearest(name, [*registry, *sources]) or _similar_file(expanded(name))
     have = f"{directory / REGISTRY} has {', '.join(sorted(registry)[:8])}"
     none = f"name a file, or in `data.dataset_dir` the folder of a {REGISTRY}: there is none in `{directory}`"
     raise DataError(

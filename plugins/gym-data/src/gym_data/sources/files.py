@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gym_core.files import expanded
 from gym_data.kinds import Format
 from gym_data.sources.readers import READERS, find_files, read_text
 
@@ -26,7 +27,7 @@ class FileRows:
         Raises DataError when there are none, or of several kinds.
         """
         self.format, self.samples = format, samples
-        self.files = find_files(Path(config.path).expanduser())
+        self.files = find_files(expanded(config.path))
         suffix = self.files[0].suffix.lower()
         self._read = partial(read_text, unit=config.text_unit) if suffix == ".txt" else READERS[suffix]
         self._unit = config.text_unit if suffix == ".txt" else ""

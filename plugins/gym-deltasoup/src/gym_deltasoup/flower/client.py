@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from gym_core.execution import execute
+from gym_core.files import expanded
 from gym_core.recipe import load_recipe
 from gym_deltasoup.flower.records import arrays_of, kind_of, write
 from gym_deltasoup.flower.strategy import ARRAYS
@@ -24,7 +25,7 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Reply to weights with what training made of them."""
-    start, recipe = (Path(str(context.node_config[name])).expanduser() for name in ("start", "recipe"))
+    start, recipe = (expanded(str(context.node_config[name])) for name in ("start", "recipe"))
     received, config = message.content.array_records[ARRAYS], message.content.config_records["config"]
     arrays = trained(received, int(str(config["server-round"])), start, recipe)
     return Message(content=RecordDict({ARRAYS: arrays, "metrics": MetricRecord({})}), reply_to=message)

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from gym_core import Artifact, GymError
 from gym_core.component import load_object
+from gym_core.files import expanded
 from gym_core.record import plain
 from gym_deltasoup.artifact_merge import check_free, merge_artifacts
 from gym_deltasoup.config.flower import FederatedRounds
@@ -44,11 +45,11 @@ class MergerStrategy(FedAvg):
             raise GymError(
                 why, key="merger", fix="use `gym soup serve`, which does, or noise on the nodes: see docs/privacy.md"
             )
-        clear_left(Path(config.output).expanduser(), TAKEN)  # of a first round that was killed
-        check_free(Path(config.output).expanduser())
+        clear_left(expanded(config.output), TAKEN)  # of a first round that was killed
+        check_free(expanded(config.output))
         super().__init__(config.fraction, 0.0, config.min_nodes, 0, config.min_nodes, arrayrecord_key=ARRAYS)
         self.config = config
-        self.start_folder, self.output = Path(config.start).expanduser(), Path(config.output).expanduser()
+        self.start_folder, self.output = expanded(config.start), expanded(config.output)
         self.kind = kind_of(self.start_folder)
         self.current = self.start_folder  #: what the last round gave
         self.arrays = arrays_of(self.start_folder)  #: the same, as it is sent

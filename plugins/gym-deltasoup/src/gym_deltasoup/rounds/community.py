@@ -12,6 +12,7 @@ from typing import Any
 from gym_core import Artifact, GymError, RecipeError
 from gym_core.component import construct, load_object
 from gym_core.errors import printable
+from gym_core.files import expanded
 from gym_deltasoup.config.community import DeltaSoupConfig
 from gym_deltasoup.ledger.hash_chain import Event
 from gym_deltasoup.ledger.ledger import Contribution, Ledger
@@ -54,7 +55,7 @@ class Community:
     ) -> None:
         """Open the folder."""
         self.config = config
-        self.folder = Path(config.folder).expanduser().absolute()
+        self.folder = expanded(config.folder).absolute()
         self.evaluate = evaluate if evaluate is not None else _function(config.evaluate, "evaluate")
         self.safety = _function(config.evaluate_safety, "evaluate_safety")
         self.limits = Limits() if limits is None else limits

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gym_adapters.lora_checkpoint import read_lora
 from gym_core import Artifact, GymError
+from gym_core.files import expanded
 from gym_deltasoup.rounds.checks import Refused
 from gym_deltasoup.rounds.contribution_store import FILES, Details
 from gym_deltasoup.sources.inputs import computes
@@ -74,7 +75,7 @@ def taken(model: Model, folder: Path) -> Taken:
         loaded = model.name_or_path if isinstance(model, Named) else ""
         return found if found.base else replace(found, base=loaded)
     if isinstance(model, str | Path):
-        return _of(artifact_in(Path(model).expanduser(), "model"), folder)
+        return _of(artifact_in(expanded(model), "model"), folder)
     if isinstance(model, Artifact):
         return _of(model, folder)
     why = f"a {type(model).__name__} is no model"

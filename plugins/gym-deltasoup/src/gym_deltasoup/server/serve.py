@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gym_core import BusyError, GymError
+from gym_core.files import expanded
 from gym_core.outputlock import OutputLock
 from gym_deltasoup.config.server import SoupServerConfig
 from gym_deltasoup.rounds.community import Evaluate
@@ -62,8 +63,8 @@ class SoupServer:
 
     def __init__(self, config: SoupServerConfig, evaluate: Evaluate | None = None) -> None:
         """Open the community and the socket. Raises GymError or OSError where that cannot be."""
-        token = "" if config.token_file is None else _token(Path(config.token_file).expanduser())
-        folder = Path(config.folder).expanduser().absolute()
+        token = "" if config.token_file is None else _token(expanded(config.token_file))
+        folder = expanded(config.folder).absolute()
         with ExitStack() as held:  # given back where it cannot begin, so that the same process may try again
             try:
                 held.enter_context(OutputLock(folder / "server"))

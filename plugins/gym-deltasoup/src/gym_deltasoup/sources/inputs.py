@@ -12,6 +12,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 
 from gym_core import Artifact, GymError
+from gym_core.files import expanded
 from gym_data.location import lasting, locate
 from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.sources.stacks import COUNT, EACH, Piece, checked, configured, is_whole
@@ -73,7 +74,7 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
         if (stack := _opened_stack(name, each.stack, base)) is not None:
             found.append(stack)
             continue
-        artifact = artifact_in(each.path.expanduser(), "inputs")
+        artifact = artifact_in(expanded(each.path), "inputs")
         if twice := next((one.name for one in found if one.artifact.path.resolve() == artifact.path.resolve()), ""):
             why = f"{twice} and {name} are one folder, which would count twice"
             raise GymError(

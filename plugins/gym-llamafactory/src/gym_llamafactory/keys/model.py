@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gym_core.discovery import catalogue, installed
+from gym_core.files import expanded
 from gym_llamafactory.keys.convert import names, note
 from gym_llamafactory.table import Key, Keys
 
@@ -56,7 +56,7 @@ def special(tokens: Any, new_special_tokens_config: Any = None) -> list[str] | N
 def described(file: Any) -> list[str]:
     """Return the tokens that a YAML file describes. Raises ValueError for a file that is none, or describes nothing."""
     try:
-        found = yaml.safe_load(Path(str(file)).expanduser().read_text(encoding="utf-8"))
+        found = yaml.safe_load(expanded(str(file)).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise ValueError(f"cannot be read: `{file}`: {reason}") from None

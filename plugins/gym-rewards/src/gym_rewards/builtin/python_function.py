@@ -14,6 +14,7 @@ from pydantic import Field
 
 from gym_core.component import load_object
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_rewards.reward import Reward, RewardInput
 from gym_rewards.separate_process import plain
 from gym_rewards.source_check import Reference, check_there
@@ -159,7 +160,7 @@ def load_function(reference: str, key: str, fix: str) -> Callable[..., Any]:
 
 def _from_file(path: Path, name: str) -> Any:
     """Run a file as a module; it may import what lies beside it."""
-    file = path.expanduser().resolve()
+    file = expanded(path).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported")

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_serve.api.app import application
 from gym_serve.api.auth import Tokens, read_tokens
 from gym_serve.api.connections import guarded
@@ -42,7 +43,7 @@ class Stoppable(uvicorn.Server):
 def tokens_of(options: ApiOptions, show: Callable[[str], None]) -> Tokens | None:
     """Return the tokens that open the server; one is made and shown where one is required and none is given."""
     if options.tokens is not None:
-        return read_tokens(options.tokens.expanduser())
+        return read_tokens(expanded(options.tokens))
     if options.local and not options.token_required:
         return None
     token = secrets.token_urlsafe(32)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gym_core.errors import RecipeError
+from gym_core.files import expanded
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.options import ApiOptions
 from gym_serve.options import ServingCommand, read
@@ -72,7 +73,7 @@ async def _chat(options: ChatOptions, tools: list[dict[str, Any]]) -> None:
 def read_tools(path: Path) -> list[dict[str, Any]]:
     """Return the tools of a JSON file. Raises RecipeError where it holds no list of functions."""
     try:
-        found = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        found = json.loads(expanded(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         raise RecipeError(why, where=str(path), key="tools", fix="name a JSON file with a list of tools") from error

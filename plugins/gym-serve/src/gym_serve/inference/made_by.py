@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from gym_bitdelta.store import VariantStore
+from gym_core.files import expanded
 from gym_manage.recorded import artifact_in, is_run
 from gym_serve.answer_options import DrawingOptions
 from gym_torch.model.fingerprint import of_file
@@ -25,7 +26,7 @@ def made_by(options: DrawingOptions) -> dict[str, str]:
     asked = options.adapters.get(options.tenant or "")
     named |= {f"adapter {options.tenant}": asked} if asked else {}
     named |= {"template": options.template} if isinstance(options.template, str) else {}
-    found = {name: _hash(Path(path).expanduser()) for name, path in named.items() if Path(path).expanduser().exists()}
+    found = {name: _hash(expanded(path)) for name, path in named.items() if expanded(path).exists()}
     if options.tenant and options.tenants:
         with VariantStore(options.tenants, create=False) as store:
             found[f"variant {options.tenant}"] = store.get(options.tenant).id

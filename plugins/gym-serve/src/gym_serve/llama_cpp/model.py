@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_data.chat.answer_format import answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
 from gym_serve.batching.grammar import Grammars
@@ -138,7 +139,7 @@ class LlamaModel:
 
 def gguf_file(path: str) -> Path:
     """Return the file that a path means: itself, or the only one of a folder. Raises GymError where there are several."""
-    found = Path(path).expanduser()
+    found = expanded(path)
     if not found.is_dir():
         return found
     files = sorted(found.glob("*.gguf"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from gym_core.files import expanded
 from gym_track.config import TensorBoard
 from gym_track.writer import Start
 
@@ -17,7 +17,7 @@ def opened(config: TensorBoard, start: Start) -> Events:
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.summary import text
 
-    folder = Path(config.folder).expanduser() if config.folder else start.output / "tensorboard"
+    folder = expanded(config.folder) if config.folder else start.output / "tensorboard"
     folder.mkdir(parents=True, exist_ok=True)
     written = Events(EventsWriter(str(folder / "events")), str(folder))
     if not start.id:

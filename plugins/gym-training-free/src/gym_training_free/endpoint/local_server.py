@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_core.loading import find
 from gym_training_free.endpoint.folder_fingerprint import fingerprint
 
@@ -32,7 +33,7 @@ class LocalServer:
     def __init__(self, model: Path, timeout: float) -> None:
         """Take a folder with a model, and the seconds of a request. Raises GymError where gym-serve is not installed."""
         self.check(model)
-        self.model, self.timeout, self.token = model.expanduser().resolve(), timeout, secrets.token_urlsafe(32)
+        self.model, self.timeout, self.token = expanded(model).resolve(), timeout, secrets.token_urlsafe(32)
         self._url, self._lock = "", threading.Lock()
         self._failed: GymError | None = None
         self._process: subprocess.Popen[str] | None = None

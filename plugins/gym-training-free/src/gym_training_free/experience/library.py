@@ -13,6 +13,7 @@ from typing import Any, Self
 import yaml
 
 from gym_core.errors import GymError
+from gym_core.files import expanded
 from gym_training_free.experience.leak_guard import markup
 
 FILE = "experiences.json"
@@ -134,7 +135,7 @@ class ExperienceLibrary:
         """
         if path is None:
             return cls()
-        found = cls.read(Path(path).expanduser())
+        found = cls.read(expanded(path))
         own = tuple(replace(one, created=0, updated=0, uses=0, uplift=None) for one in found)
         return cls(own, found.next_id)
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_serve.contract import Limits
 from gym_vllm.launch import Server
 from gym_vllm.serving.config import ServedByVLLM
@@ -45,7 +46,7 @@ def server_of(config: ServedByVLLM, model: AskedModel, limits: Limits) -> Server
 
 def _of_cluster(address: str) -> dict[str, str]:
     """Return the environment of whoever joins a cluster: whoever reaches one without a token runs code on it (CVE-2023-48022)."""
-    if not any(os.environ.get(name) for name in TOKENS) and not TOKEN_FILE.expanduser().is_file():
+    if not any(os.environ.get(name) for name in TOKENS) and not expanded(TOKEN_FILE).is_file():
         raise GymError(
             "there is no token for the Ray cluster, and one that asks for none runs anybody's code",
             key="engine.ray",

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_export.config import KQUANTS, LOGITS_OFF
 from gym_export.format import Format, Loaded
 from gym_export.formats.gguf import architectures, importance, llama_cpp, names, reading, writing
@@ -62,8 +63,8 @@ class GGUFFormat(Format):
     def made_from(self) -> Mapping[str, str]:
         """Return the hash of the texts that importances are measured on."""
         texts = self.config.imatrix
-        there = texts is not None and texts.expanduser().is_file()
-        return {"imatrix": fingerprint.of_file(texts.expanduser())} if there else {}
+        there = texts is not None and expanded(texts).is_file()
+        return {"imatrix": fingerprint.of_file(expanded(texts))} if there else {}
 
     def size(self, source: Source) -> int:
         """Return the bytes of the weights; a file in fp32 comes before k-quants."""

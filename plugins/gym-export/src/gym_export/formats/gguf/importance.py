@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_export.formats.gguf.names import Place
 from gym_export.source import Source
 from gym_torch.model.adapted import assembled
@@ -37,9 +38,9 @@ def tokens_of(source: Source, places: Mapping[str, Place], texts: Path) -> Tenso
         raise GymError("importances of experts are not measured", key="export.imatrix", fix="leave `imatrix` out")
     if source.tokenizer is None:
         raise GymError("importances are measured on texts, and the model has no tokenizer", key="export.imatrix")
-    if not texts.expanduser().is_file():
+    if not expanded(texts).is_file():
         raise GymError("there is no such file of texts", where=str(texts), key="export.imatrix")
-    text = texts.expanduser().read_bytes().decode(errors="replace")
+    text = expanded(texts).read_bytes().decode(errors="replace")
     tokens = source.tokenizer(text[: 16 * MOST], add_special_tokens=False)["input_ids"][:MOST]
     if len(tokens) < WINDOW:
         why = f"{len(tokens)} tokens are too few to measure importances on, which takes {WINDOW}"
