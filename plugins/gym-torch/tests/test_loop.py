@@ -23,8 +23,9 @@ from gym_torch_bench import (
     train,
     weights,
 )
-from gym_torch_two import in_two
+from gym_torch_two import in_two, losses
 from safetensors.torch import load_file
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, TrainingArguments
 
 from gym_core import DataError, GymError, RecipeError
@@ -33,6 +34,8 @@ from gym_optim.config import Constant
 from gym_testkit import families
 from gym_torch import FSDP, EarlyStopping
 from gym_torch.batch import padded
+from gym_torch.distributed.accelerator import new_accelerator
+from gym_torch.distributed.ddp import Replicated
 from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.step_batches import reseed
 from gym_torch.loop.unreached import unreached
@@ -304,15 +307,67 @@ def test_what_text_does_not_reach_is_named_once(tmp_path: Path, capsys: pytest.C
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "no gradient" in line)
     assert f"came to {wasted:,} of {sum(weight.numel() for weight in model.parameters()):,} parameters: " in line
     assert ": model.model.layers.0.self_attn.indexer, model.model.layers.1.self_attn.indexer, model" in line
-    in_two(tmp_path, waiting, tmp_path / "model", tmp_path)
 
 
-def waiting(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
+@pytest.mark.parametrize(
+    "how", [{"max_steps": 4}, {"max_steps": 3, "accumulate": 2, "gradient_checkpointing": True}], ids=["", "again"]
+)
+def test_two_processes_go_on_where_one_does(tmp_path: Path, how: dict[str, object]) -> None:
+    """With ddp too, what no gradient comes to stays as it is."""
+    model = families.build("deepseek_v32")
+    model.resize_token_embeddings(VOCABULARY)
+    model.save_pretrained(tmp_path / "model")
+    train(make_run(tmp_path / "model", tmp_path / "one", **how))
+    in_two(tmp_path, beside, tmp_path / "model", tmp_path / "two", how)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+
+
+def beside(ranks: Ranks, rank: int, model: Path, output: Path, how: dict[str, object]) -> None:
     """Be one of two processes that each hold all of a model."""
-    run = make_run(model, root / str(rank))
+    run = make_run(model, output if rank == 0 else output.with_name("beside"), **how)
     run.ranks = ranks
-    with pytest.raises(GymError, match=r"no gradient came to .*indexer[^\n]*, and ddp waits for"):
-        train(run)
+    train(run)
+
+
+class Mixture(nn.Module):
+    """Layers of experts, of which a batch chooses one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList(nn.Linear(2, 2) for _ in range(3)) for _ in range(2))
+
+    def forward(self, chosen: tuple[int, ...], values: Tensor) -> Tensor:
+        for layer, expert in zip(self.layers, chosen, strict=True):
+            values = layer[expert](values)
+        return values.sum()
+
+
+STEPS = [[(0, 0), (1, 1), (2, 2), (0, 2)], [(0, 0), (0, 0), (0, 0), (0, 0)], [(1, 0), (2, 0), (2, 1), (0, 2)]]
+
+
+def chosen_apart(ranks: Ranks, rank: int) -> None:
+    """Be one of two processes whose batches choose other experts, all of them in the first step."""
+    spread = Replicated(new_accelerator())
+    torch.manual_seed(0)
+    alone, ours = Mixture(), Mixture()
+    ours.load_state_dict(alone.state_dict())
+    wrapped = spread.wrap(ours)  # type: ignore[arg-type]
+    for number, step in enumerate([STEPS[0], *STEPS]):
+        values = [torch.full([2], float(number + place)) for place in range(4)]
+        for each, chosen in zip(values, step, strict=True):
+            (alone(chosen, each) / 2).backward()
+        for place in (rank, rank + 2):
+            with spread.backward(wrapped, last=place > 1):
+                wrapped(step[place], values[place]).backward()
+        for one, two in zip(alone.parameters(), ours.parameters(), strict=True):
+            assert (one.grad is None) == (two.grad is None)
+            if one.grad is not None:
+                torch.testing.assert_close(two.grad, one.grad)
+            one.grad = two.grad = None
+
+
+def test_experts_that_a_later_step_does_not_choose_hold_no_process_up(tmp_path: Path) -> None:
+    in_two(tmp_path, chosen_apart)
 
 
 ROUTED = [f"layers.{layer}.experts.{expert}.{name}" for layer in (0, 1) for expert in (0, 1) for name in ("up", "down")]

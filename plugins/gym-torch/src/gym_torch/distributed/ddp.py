@@ -16,14 +16,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gym_torch.attention.context_parallel import ContextGroup
+from gym_torch.distributed import exchange
 from gym_torch.distributed.optimizer_state import State, take
 from gym_torch.policy import Policy
 
 
 class Replicated:
-    """The whole model in every process; gradients are averaged over processes in the last backward pass of a step."""
+    """The whole model in every process; gradients are averaged over processes in the last backward pass of a step, or after it
+    where one does not come to every weight, as the first step tells.
+    """
 
     context: ContextGroup | None = None  #: the processes that share the tokens of each batch with this one
+    _all_come: bool | None = (
+        None  #: whether a gradient comes to everything that trains in every step; None before the first
+    )
 
     def __init__(self, accelerator: Accelerator) -> None:
         """Use the processes that accelerate sees; one process is the simplest case."""
@@ -64,8 +70,25 @@ class Replicated:
 
     def backward(self, policy: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Return the context of forward and backward over one batch; `last` for the last batch of a step."""
-        silent: AbstractContextManager[None] = nullcontext() if last else self.accelerator.no_sync(policy)
+        if last and self._all_come:
+            return nullcontext()
+        return self._exchanging(policy) if last else self._silent(policy)
+
+    def _silent(self, policy: nn.Module) -> AbstractContextManager[None]:
+        silent: AbstractContextManager[None] = self.accelerator.no_sync(policy)
         return silent
+
+    @contextmanager
+    def _exchanging(self, policy: nn.Module) -> Iterator[None]:
+        """Exchange gradients when all are there, and see whether the backward pass may do it in the next step."""
+        with self._silent(policy):
+            yield
+        if self.accelerator.num_processes == 1:
+            return
+        trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
+        came = exchange.average(self.accelerator, [*trained.values()])
+        if self._all_come is None:
+            self._all_come = came and not exchange.may_be_chosen([*trained])
 
     def reshard(self) -> None:
         """Let go of what an evaluation left whole; here nothing is."""

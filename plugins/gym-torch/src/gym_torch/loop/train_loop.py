@@ -142,8 +142,7 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     learnt = norm_value > 0 or job.optimizer_config.updates_in_backward()
     if learnt:
         if job.last is None and job.optimizer_config.keeps_gradients():
-            policy = job.accelerator.unwrap_model(job.policy)
-            tell_unreached(policy, replicated=policy is not job.policy)
+            tell_unreached(job.accelerator.unwrap_model(job.policy))
         for weight in resting:  # of what has no gradient an optimizer moves nothing, its momentum and decay included
             weight.grad = None
         job.optimizer.step()
