@@ -236,6 +236,38 @@ def test_a_sample_that_makes_the_loss_nan_is_named_and_nothing_is_updated(
     assert not (tmp_path / "model").exists()
 
 
+class Overflown(NextToken):
+    """Has one weight get a gradient that is not finite."""
+
+    factor = float("nan")
+    hit = "model.model.layers.1.mlp.up_proj.weight"
+
+    def loss(self, policy: Any, batch: Any) -> Any:
+        policy.get_parameter(self.hit).register_hook(lambda gradient: gradient * self.factor)
+        return super().loss(policy, batch)
+
+
+class Infinite(Overflown):
+    """Likewise."""
+
+    factor = float("inf")
+
+
+class Overflowing(Counting):
+    objective: ClassVar[str] = f"{__name__}:Overflown"
+
+
+class Growing(Counting):
+    objective: ClassVar[str] = f"{__name__}:Infinite"
+
+
+@pytest.mark.parametrize("algorithm", [Overflowing(), Growing()], ids=["nan", "inf"])
+def test_the_weight_is_named_whose_gradient_is_not_finite(model_path: Path, tmp_path: Path, algorithm: Any) -> None:
+    """Clipping by such a norm would make NaN of those of all others."""
+    with pytest.raises(GymError, match=rf"the gradient of {Overflown.hit} is not finite"):
+        train(make_run(model_path, tmp_path, algorithm=algorithm))
+
+
 class Odd(NextToken):
     """Gives one sample a loss that is not a number."""
 

@@ -94,8 +94,13 @@ class Replicated:
         """Let go of what an evaluation left whole; here nothing is."""
 
     def clip(self, trained: Sequence[nn.Parameter], most: float) -> Tensor:
-        """Scale the gradients down to an L2 norm of `most`, where that is not 0; return the norm before, a scalar."""
-        return nn.utils.clip_grad_norm_(trained, most or math.inf)
+        """Scale the gradients down to an L2 norm of `most`, where that is not 0; return the norm before, a scalar.
+
+        Where it is not finite they stay as they are: all times NaN, none would tell where it came from.
+        """
+        norm = nn.utils.get_total_norm([weight.grad for weight in trained if weight.grad is not None])
+        nn.utils.clip_grads_with_norm_(trained, most or math.inf, norm.nan_to_num(nan=0.0, posinf=0.0))
+        return norm
 
     def optimizer(self, optimizer: torch.optim.Optimizer, policy: nn.Module) -> State:
         """Return the state of the optimizer, whole in the main process; every process must ask."""

@@ -5,7 +5,6 @@ accelerate is not used for it: on a CPU it would silently replicate the model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -59,7 +58,7 @@ class Sharded(Replicated):
 
     def clip(self, trained: Sequence[nn.Parameter], most: float) -> Tensor:
         """Clip by the norm over all shards."""
-        norm = nn.utils.clip_grad_norm_(trained, most or math.inf)
+        norm = super().clip(trained, most)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def optimizer(self, optimizer: torch.optim.Optimizer, policy: nn.Module) -> State:
