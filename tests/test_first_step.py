@@ -42,6 +42,7 @@ TOKENS: dict[str, Any] = {
 }
 FORMS: dict[str, Any] = {"live": {"precompute_ref_log_probs": False}, "cached": {"precompute_ref_log_probs": True}}
 ROLLOUTS = {"max_new_tokens": 8, "group_size": 4, "rewards": [{"name": "regex", "pattern": "[ -7]"}]}
+WHOLE = {"mask_truncated_completions": False}  #: as all are, there would be no gradient
 #: One algorithm for each way of comparing: pairs, judged answers, whole distributions, answers of its own.
 WAYS = {"dpo", "kto", "tdpo2", "rloo"}
 #: One adapter for each way of standing aside: left out, a copy of what trains, tokens in front, a base that is changed.
@@ -54,7 +55,8 @@ def forms(kind: type[TorchAlgorithm]) -> dict[str, dict[str, Any]]:
     if "precompute_ref_log_probs" in kind.model_fields:
         return FORMS
     if "rewards" in kind.model_fields:
-        return {"live": {**ROLLOUTS, "beta": 0.1}}
+        options = {**ROLLOUTS, "beta": 0.1, **WHOLE}
+        return {"live": {name: value for name, value in options.items() if name in kind.model_fields}}
     return {"live": {}} if "ref_model" in kind.model_fields else {}
 
 
