@@ -47,6 +47,20 @@ def test_an_odd_value_is_an_error_that_names_it(odd: dict[str, Any], why: str) -
         load_recipe(KEYS | odd)
 
 
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        ({"infer_backend": "huggingface", "template": "chatml"}, "gym chat"),
+        ({"export_dir": "merged", "export_size": 5, "template": "chatml"}, "gym export"),
+        ({"stage": "sft", "do_predict": True, "eval_dataset": "identity", "output_dir": "x"}, "gym predict"),
+    ],
+)
+def test_a_file_that_trains_nothing_names_its_command(keys: dict[str, Any], command: str) -> None:
+    with pytest.raises(RecipeError, match=f"names no rows to train on[^\n]*\n[^\n]*run `{command}` on it") as told:
+        load_recipe({"model_name_or_path": "tiny", **keys})
+    assert len(told.value.problems) == 1
+
+
 def test_a_key_twice_is_an_error_that_names_both_lines(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text(json.dumps(KEYS)[:-1] + ', "seed": 1, "seed": 2}')

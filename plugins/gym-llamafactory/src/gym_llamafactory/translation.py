@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gym_core.dialect import chosen_names, fill_own, mapping_of, parted, put
 from gym_core.discovery import catalogue, entries
-from gym_core.errors import Problem
+from gym_core.errors import Problem, RecipeError
 from gym_core.sections import SLOTS, Findings
 from gym_llamafactory import table as tables
 from gym_llamafactory.keys.convert import note
@@ -20,6 +20,8 @@ from gym_llamafactory.table import Choice, Key, Table
 from gym_llamafactory.tracking import KEYS as TRACKED
 from gym_llamafactory.tracking import callbacks
 
+FOR_ANOTHER = {"export_dir": "export", "do_predict": "predict", "infer_backend": "chat"}
+"""Keys of files without rows to train on, and the command that such a file is for."""
 TOP = {"output_dir": "output"}  #: keys that are a section by themselves
 HOLDING = ("optim_args", "lr_scheduler_kwargs")
 """Keys that hold others, as a mapping, as JSON or as `name=value, ...`; each is a key by itself: `optim_args.name`."""
@@ -37,7 +39,12 @@ class Chosen(NamedTuple):
 
 
 def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
-    """Return the sections that a file means. Notes every key that cannot be placed."""
+    """Return the sections that a file means. Notes every key that cannot be placed.
+
+    Raises RecipeError where it trains nothing, and another command reads it.
+    """
+    if not {"dataset", "data"} & data.keys() and not data.get("do_train"):
+        _read_by_another(data, found)
     table = tables.installed()
     sections, flat = parted(data)
     _take_apart(flat, found)
@@ -92,6 +99,15 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     given = sections.get("callbacks") or []
     sections["callbacks"] = [*(given if isinstance(given, list) else [given]), *CALLBACKS, *watching]
     return sections
+
+
+def _read_by_another(data: Mapping[str, Any], found: Findings) -> None:
+    key = next((key for key in FOR_ANOTHER if data.get(key)), "")
+    if key:
+        why = "is of a file that names no rows to train on"
+        raise RecipeError(
+            why, where=found.where((key,)), key=key, fix=f"run `gym {FOR_ANOTHER[key]}` on it, or set `dataset`"
+        )
 
 
 def known() -> set[str]:
