@@ -117,6 +117,9 @@ def test_long_sides_are_cut_and_counted(model, write):
     told = "both answers are the same within the cutoff (1), nothing to learn within the cutoff (1)"
     assert left_out(prepared.report) == f"left out of 4 rows: {told}"
     assert left_out(build(model, write(rows[3:], "short.jsonl")).report) == ""
+    same, empty = {**rows[3], "rejected": "cat"}, {**rows[3], "chosen": ""}
+    many = build(model, write([*rows, same, empty], "many.jsonl"), cutoff=24).report
+    assert left_out(many).endswith(", for other reasons (1)")
     assert build(model, write(rows), cutoff=24, overlong="drop").report["dropped"] == 3
 
 

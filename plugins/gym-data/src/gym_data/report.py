@@ -46,7 +46,10 @@ def left_out(report: Mapping[str, Any]) -> str:
     for source in report.get("sources", ()):
         reasons.update(source["bad"])
         reasons.update(source["dropped"])
-    told = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(3))
+    first = reasons.most_common(3)
+    told = ", ".join(f"{reason} ({count:,})" for reason, count in first)
+    if others := reasons.total() - sum(count for _, count in first):
+        told += f", for other reasons ({others:,})"
     return f"left out of {report['rows']:,} rows: {told}" if told else ""
 
 
