@@ -56,8 +56,9 @@ _WRITE = {
     "log_level log_level_replica log_on_each_node logging_nan_inf_filter lora_task_type pad_to_multiple_of "
     "precompute_ref_batch_size prediction_loss_only remove_unused_columns skip_memory_metrics torch_empty_cache_steps "
     "use_cache use_reentrant",
-    "leave it out: samples share rows without padding as it is, each with its own attention": "packing packing_strategy "
-    "padding_free neat_packing eval_packing group_by_length",
+    "leave it out: samples share rows without padding as it is, each with its own attention": "padding_free group_by_length",
+    "leave it out: samples share rows as it is, and a batch counts samples; `train.batch_tokens` counts tokens": "packing "
+    "packing_strategy neat_packing eval_packing",
     "leave it out: the same command goes on from the last checkpoint": "resume_from_checkpoint ignore_data_skip "
     "restore_callback_states_from_checkpoint",
     "leave it out: a checkpoint holds all that a run needs to go on": "save_only_model save_on_each_node save_safetensors "
@@ -74,7 +75,7 @@ _WRITE = {
     "leave it out: evaluation is as precise as training": "bf16_full_eval fp16_full_eval",
     "leave it out: products in fp32 stay fp32": "tf32",
     "leave it out: no loss has smoothed labels": "label_smoothing_factor",
-    "name an algorithm that has it: `cdpo` or `robust_dpo`": "label_smoothing",
+    "name an algorithm that has it: `cdpo`, `robust_dpo` or `exo`": "label_smoothing",
     "leave it out: a run on a CPU repeats bit for bit": "full_determinism",
     "leave it out: the format of rows is told from their columns, or by `data.format`": "dataset_text_field dataset_kwargs "
     "label_names",
@@ -93,7 +94,7 @@ _WRITE = {
     "name it: `algorithm: {rollouts: vllm}` or `vllm-colocated`": "use_vllm vllm_mode vllm_model_impl "
     "vllm_enable_sleep_mode vllm_group_port",
     "set `url` of it: `algorithm: {rollouts: {name: vllm, url: ...}}`": "vllm_server_base_url vllm_server_host vllm_server_port",
-    "set `timeout` of it: `algorithm: {rollouts: {name: vllm, timeout: ...}}`": "vllm_server_timeout",
+    "set `startup` of it: `algorithm: {rollouts: {name: vllm, startup: ...}}`": "vllm_server_timeout",
     "set it there: `algorithm: {rollouts: {name: vllm, gpu_memory_utilization: ...}}`": "vllm_gpu_memory_utilization",
     "set it there: `algorithm: {rollouts: {name: vllm, max_model_len: ...}}`": "vllm_max_model_length",
     "set it there: `algorithm: {rollouts: {name: vllm, tensor_parallel_size: ...}}`": "vllm_tensor_parallel_size",
@@ -106,7 +107,7 @@ _WRITE = {
     "name the algorithm: `dr_grpo` divides by no deviation, `dapo` and `grpo` by that of the group": "scale_rewards",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
-    "leave it out: the default `kl_estimator: k3_is` is corrected": "use_bias_correction_kl",
+    "set `algorithm.kl_estimator`: `k3_is`, the default, is corrected, and `k3` is not": "use_bias_correction_kl",
     "leave it out: the coefficient stays what `algorithm.entropy_coef` says": "use_adaptive_entropy entropy_coef_min "
     "entropy_coef_max entropy_coef_delta entropy_target",
     "leave it out: completions are sampled by `temperature`, `top_p`, `top_k`, `min_p` alone, which training knows": ""
@@ -116,8 +117,10 @@ _WRITE = {
     "leave it out: rewards are not clipped; a reward of your own can": "reward_clip_range",
     "leave it out: it is an algorithm of TRL that is not here": "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
     "leave it out: the divergence is the reverse KL; `algorithm: exo`, `ipo` and others have other losses": ""
-    "f_divergence_type f_alpha_divergence_coef use_weighting",
-    "leave it out: log-probabilities are fp32": "cast_lm_head_to_fp32",
+    "f_divergence_type f_alpha_divergence_coef",
+    "leave it out: all pairs weigh the same": "use_weighting",
+    "set `train.precision: fp32`, or leave it out: in bf16 the head multiplies in bf16, and its softmax is fp32": ""
+    "cast_lm_head_to_fp32",
 }
 NAMES = {key: f"did you mean `{option}`?" for option, keys in _MEANT.items() for key in keys.split()} | {
     key: fix for fix, keys in _WRITE.items() for key in keys.split()
