@@ -163,6 +163,15 @@ def test_duplicates_are_counted_and_stay_on_one_side_of_the_split(model, write):
         build(model, path, validation=30)
 
 
+def test_a_source_that_is_measured_apart_and_has_nothing_held_out_is_told(model, write):
+    sources = [File(path=write(alpaca(3), "first.jsonl")), File(path=write(alpaca(3, "so {}"), "second.jsonl"))]
+    for validation_apart in (True, False):
+        found = build(model, sources, validation=1, validation_apart=validation_apart)
+        told = [note for note in found.report["notes"] if "nothing of it is for validation" in note]
+        assert len(told) == validation_apart
+        assert not any(note.startswith(name) for name in found.validation_parts for note in told)
+
+
 def test_validation_may_have_sources_of_its_own(model, write):
     train, own = write(alpaca(3)), write(alpaca(4, "so {}"), "own.jsonl")
     prepared = build(model, train, validation_sources=[File(path=own)])
@@ -170,6 +179,9 @@ def test_validation_may_have_sources_of_its_own(model, write):
     assert texts(model, prepared.validation) == [f"so {i}<|im_end|>" for i in range(4)]
     assert (prepared.report["examples"], prepared.report["validation"], prepared.report["notes"]) == (3, 4, [])
     assert len(build(model, train, validation_sources=[File(path=own)], max_samples=2).validation) == 2
+    pairs = write([{"prompt": "a", "chosen": "b", "rejected": "c"}], "pairs.jsonl")
+    with pytest.raises(DataError, match=r"name others in `data\.validation_sources`"):
+        build(model, train, validation_sources=[File(path=pairs)])
     same = build(model, train, validation_sources=[File(path=train)])
     assert same.key != build(model, [File(path=train)] * 2).key
     assert same.report["notes"] == ["3 of 3 examples for validation are trained on too"]

@@ -22,7 +22,7 @@ from gym_data.examples import Example, Examples, mapped
 from gym_data.kinds import Template
 from gym_data.mixing import divide
 from gym_data.provenance import answering, called, identity, maker
-from gym_data.report import report_of, seen_in_training
+from gym_data.report import report_of, seen_in_training, without_figure
 from gym_data.row_reader import Reader
 from gym_data.rows import Tools
 from gym_data.streaming import Stream, StreamedData, streamed
@@ -87,14 +87,17 @@ def prepare(
     arrays = partial(mapped, root / key)
     names = manifest["names"]
     train, validation = (Examples(arrays, part, names, rows) for part in ("train", "validation"))
-    report = {**manifest["report"], "cached": cached}
+    report, parts = {**manifest["report"], "cached": cached}, validation.by_source()
+    if config.validation_apart and len(validation):
+        asked = reader.opened[len(config.sources) if config.validation_sources else 0 :]
+        report["notes"] = [*report["notes"], *without_figure([source.name for source in asked], parts)]
     return Prepared(
         train,
         validation if report["validation"] else None,
         token_cache.content(manifest),
         report,
         key,
-        validation.by_source(),
+        parts,
     )
 
 

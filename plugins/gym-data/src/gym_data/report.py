@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,11 @@ def seen_in_training(train: Order, validation: Order, groups: Sequence[int]) -> 
     learnt = {groups[example] for example in train.tolist()}
     count = sum(groups[example] in learnt for example in validation.tolist())
     return [f"{count:,} of {len(validation):,} examples for validation are trained on too"] if count else []
+
+
+def without_figure(asked: Sequence[str], measured: Container[str]) -> list[str]:
+    """Say which sources have nothing for validation, where each of those asked for should have a figure of its own."""
+    return [f"{name}: nothing of it is for validation, so it has no figure" for name in asked if name not in measured]
 
 
 def _one_sided(reader: Reader) -> list[str]:

@@ -153,7 +153,7 @@ class Reader:
             except Exception as error:  # a format is foreign code: it can raise whatever Python can
                 raise blamed(opened.format, f"row {number}: reading it", error, opened.name) from error
             if not isinstance(structured, SHAPES[self.shape]):
-                raise self._mismatch(opened, structured)
+                raise self._mismatch(source, structured)
             key = content_key(structured)
             if key in self._without:
                 self.tallies[source].dropped[HELD_OUT] += 1
@@ -258,15 +258,16 @@ class Reader:
             )
         return found
 
-    def _mismatch(self, opened: Opened, row: Structured) -> GymError:
+    def _mismatch(self, source: int, row: Structured) -> GymError:
+        opened, made = self.opened[source], type(row).__name__
         if not isinstance(row, Row):
-            return opened.fault(
-                opened.format, f"it makes {type(row).__name__} of a row, which is no `gym_data.rows.Row`"
-            )
+            return opened.fault(opened.format, f"it makes {made} of a row, which is no `gym_data.rows.Row`")
+        held_out = source >= len(self.config.sources)
+        instead = "name others in `data.validation_sources`" if held_out else "choose another algorithm"
         return ShapeError(
-            f"its rows are of shape `{type(row).__name__.lower()}`, and this algorithm learns from `{self.shape}`",
+            f"its rows are of shape `{made.lower()}`, and this algorithm learns from `{self.shape}`",
             where=opened.where,
-            fix="choose another algorithm, or say which columns to read: data: {format: {name: ...}}",
+            fix=f"{instead}, or say which columns to read: data: {{format: {{name: ...}}}}",
         )
 
 
