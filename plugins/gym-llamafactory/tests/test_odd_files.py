@@ -25,6 +25,7 @@ KEYS = {"model_name_or_path": "tiny", "stage": "sft", "dataset": "identity", "te
         ({"train_on_prompt": 1}, "is true or false, not `1`"),
         ({"stage": "dpo", "train_on_prompt": True}, "train_on_prompt: goes with `stage: sft`"),
         ({"stage": "pt", "mask_history": True, "template": None}, "mask_history: goes with `stage: sft`"),
+        ({"stage": "dpo", "neat_packing": True}, "neat_packing: goes with `stage: sft`"),
         ({"train_on_prompt": True, "mask_history": True}, "mask_history: contradicts `train_on_prompt`"),
         ({"recompute_granularity": "some"}, "is full or selective, not `some`"),
         ({"warmup_ratio": 1.5}, "below 1"),

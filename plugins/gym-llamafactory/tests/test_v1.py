@@ -68,6 +68,12 @@ def test_ids_are_those_of_the_template_of_the_model_or_of_the_file(bench: Bench,
         assert tokenizer.decode(found.tokens[found.trained]).startswith("yes")
 
 
+def test_kernels_of_liger_are_tried_where_a_file_names_them(written: dict[str, Any]) -> None:
+    found: Any = load_recipe(written | {"kernel_config": {"name": "liger_kernel"}}).model
+    assert [type(each).__name__ for each in found.kernels] == ["Liger"]
+    assert not load_recipe(written | {"kernel_config": {"name": "auto"}}).model.kernels  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("more", "meant"),
     [
@@ -90,7 +96,7 @@ def test_sections_of_theirs_are_sections_here(written: dict[str, Any], more: dic
 @pytest.mark.parametrize(
     ("more", "key"),
     [
-        ({"kernel_config": {"name": "liger_kernel"}}, "kernel_config.name"),
+        ({"kernel_config": {"name": "npu_fused_rope"}}, "kernel_config.name"),
         ({"dist_config": {"name": "fsdpturbo", "ep_size": 2}}, "dist_config.name"),
         ({"peft_config": LORA | {"rank": 4}}, "peft_config.rank"),
         ({"train_dataset": "nowhere.yaml"}, "train_dataset"),

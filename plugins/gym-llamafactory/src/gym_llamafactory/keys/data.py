@@ -49,6 +49,12 @@ def packed(value: Any, stage: Any = None) -> str | None:
     return None
 
 
+def neatly_packed(value: Any, stage: Any = None) -> None:
+    """Take a switch that is off, which there goes with conversations alone. Raises ValueError where it is on."""
+    if learnt("all")(value, stage):
+        raise ValueError(f"{JOINED}: {COUNTED}")
+
+
 def length(tokens: Any, packing: Any = None, stage: Any = None) -> Any:
     """Return the most tokens of a sample; of blocks one less where `packing` asks for them, as there."""
     return int(tokens) - 1 if stage == "pt" and packing is True else tokens
@@ -115,6 +121,7 @@ class DataKeys(Keys):
         Key("train_on_prompt", "data.train_on", _OF, learnt("all"), together="stage"),
         Key("mask_history", "data.train_on", _OF, learnt("last"), together="stage"),
         Key("packing", "data.split", _OF, packed, together="stage"),
+        Key("neat_packing", "data.split", _OF, neatly_packed, together="stage"),
         Key("preprocessing_num_workers", "data.processes", _OF),
         Key("overwrite_cache", "data.rebuild", _OF),
         Key("tokenized_path", "data.rebuild", _OF, tokens),

@@ -10,7 +10,6 @@ COUNTED = "leave it out, and multiply per_device_train_batch_size by cutoff_len 
 NUMBERS: dict[str, Stated] = {
     "logging_strategy": Stated(("steps",), "lines are written by steps", "leave it out, and set logging_steps"),
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
-    "neat_packing": Stated(OFF, JOINED, COUNTED),
     "use_packed_sequences": Stated(OFF, JOINED, COUNTED),
     "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),

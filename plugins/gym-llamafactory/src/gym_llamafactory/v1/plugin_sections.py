@@ -31,7 +31,10 @@ def take(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersionKeys)
     _optimizer(sections, flat, told)
     _processes(sections, flat, told)
     kernels = _named(flat, "kernel_config", told)
-    if kernels.get("name", "auto") != "auto":
+    named = kernels.get("name", "auto")
+    if named == "liger_kernel":
+        told.put("kernel_config", True, "enable_liger_kernel")
+    elif named != "auto":
         told.problem("kernel_config.name", "names kernels of packages that are not used here", "set it to auto")
 
 
