@@ -40,6 +40,12 @@ def test_without_a_reference_many_lines_in_a_row_are_a_fall(capsys: pytest.Captu
     assert f"step {2 * LINES}: logps/chosen fell from -2.00 to -3.10" in told
 
 
+def test_with_a_reference_that_follows_too(capsys: pytest.CaptureFixture[str]) -> None:
+    values = [-2.0] * LINES + [-3.1] * LINES * 2
+    (told,) = warnings(values, LikelihoodDisplacement(0.2, follows=True), capsys, reference=values)
+    assert f"step {2 * LINES}: logps/chosen fell from -2.00 to -3.10" in told
+
+
 def test_a_run_that_goes_on_compares_with_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = (LikelihoodDisplacement(0.2) for _ in range(3))
     assert not warnings([-2.0] * LINES + [-3.2] * (LINES - 1), first, capsys)

@@ -19,12 +19,13 @@ class LikelihoodDisplacement(Observer):
 
     A loss of differences falls as long as the rejected responses lose more. What gains instead is neither. How likely responses
     are differs far more between the samples of two lines than training changes it, so a line is compared with what the
-    reference says of the same samples. Without a reference many in a row must lie below the mean of the first ones.
+    reference says of the same samples. Without a reference, and with one that follows the policy and falls with it, many in a
+    row must lie below the mean of the first ones.
     """
 
-    def __init__(self, ftx: float) -> None:
-        """Begin with nothing seen; `ftx` is what learning the chosen responses counts already."""
-        self.ftx = ftx
+    def __init__(self, ftx: float, follows: bool = False) -> None:
+        """Begin with nothing seen; `ftx` is what learning the chosen responses counts already, `follows` is of the reference."""
+        self.ftx, self.follows = ftx, follows
         self.first: list[float] = []
         self.low = 0
         self.told = False
@@ -33,7 +34,7 @@ class LikelihoodDisplacement(Observer):
         """Compare with the reference, or with the first lines."""
         if CHOSEN not in record or self.told:
             return
-        now, known = float(record[CHOSEN]), record.get(REFERENCE)
+        now, known = float(record[CHOSEN]), None if self.follows else record.get(REFERENCE)
         if known is None and len(self.first) < LINES:
             self.first.append(now)
             return

@@ -55,4 +55,4 @@ def used(parts: Parts[Any, Any, Any], order: Dataset[Any]) -> Iterable[Used]:
 
 def likelihood_watch(config: PreferenceAlgorithm) -> Observer:
     """Return what notices when learning makes the chosen responses unlikely too."""
-    return LikelihoodDisplacement(config.ftx)
+    return LikelihoodDisplacement(config.ftx, any(model.follows for model in config.further()))
