@@ -24,6 +24,7 @@ def test_the_answer_that_was_judged_is_learnt_whatever_else_is_asked(model, writ
         found = [(text_of(tokenizer, one.tokens, one.trained), one.desirable) for one in prepared.train]
         assert found == [("hello you<|im_end|>", True), ("Four .<|im_end|>", False)]
         assert build(model, write(ROWS), train_on=train_on).report["cached"]
+        assert any("judged answers alone" in note for note in prepared.report["notes"]) == (train_on == "all")
 
 
 def test_judgements_stay_with_their_answers_in_either_part(model, write):

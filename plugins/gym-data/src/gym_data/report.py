@@ -11,7 +11,7 @@ import numpy as np
 from gym_data.mixing import Order
 from gym_data.provenance import name_of
 from gym_data.row_reader import Opened, Reader
-from gym_data.rows import OPPOSITES
+from gym_data.rows import JUDGED, OPPOSITES
 from gym_data.tally import Tally
 
 BINS = 12  #: bars of the histogram of lengths
@@ -36,7 +36,11 @@ def report_of(
         "bad": sum(sum(tally.bad.values()) for tally in reader.tallies),
         "lengths": lengths_of(sizes),
         "sources": [_source(opened, tally) for opened, tally in zip(reader.opened, reader.tallies, strict=True)],
-        "notes": [*(note for tally in reader.tallies for note in _notes(tally, reader.branches)), *_one_sided(reader)],
+        "notes": [
+            *(note for tally in reader.tallies for note in _notes(tally, reader.branches)),
+            *_one_sided(reader),
+            *_answers_alone(reader),
+        ],
     }
 
 
@@ -97,6 +101,12 @@ def _one_sided(reader: Reader) -> list[str]:
     missing = [side for side in sides if not counts[side]]
     one_sided = 0 < len(missing) < len(sides)
     return [f"there are no {side}: nothing tells good from bad" for side in missing] if one_sided else []
+
+
+def _answers_alone(reader: Reader) -> list[str]:
+    """Say that what is judged is learnt, where all of a conversation was asked for."""
+    asked = reader.config.train_on == "all" and reader.shape in JUDGED
+    return ["`train_on: all` is of conversations: of these rows the judged answers alone are learnt"] if asked else []
 
 
 def _notes(tally: Tally, branches: bool) -> list[str]:
