@@ -6,7 +6,7 @@ Data for errors about unknown keys. Names that the docstring of an option has (`
 from __future__ import annotations
 
 _MEANT = {
-    "algorithm": "stage pref_loss loss_type",
+    "algorithm": "stage pref_loss",
     "adapter": "finetuning_type peft_config use_peft use_dora use_rslora",
     "adapter.alpha": "lora_alpha",
     "adapter.dropout": "lora_dropout",
@@ -116,6 +116,7 @@ _WRITE = {
     "leave it out: `gym rollouts show` prints completions": "num_completions_to_print log_unique_prompts log_multimodal",
     "leave it out: rewards are not clipped; a reward of your own can": "reward_clip_range",
     "leave it out: it is an algorithm of TRL that is not here": "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
+    "name the algorithm that has this loss, such as `dpo`, `ipo`, `dr_grpo`; `mpo` adds up several": "loss_type",
     "leave it out: the divergence is the reverse KL; `algorithm: exo`, `ipo` and others have other losses": ""
     "f_divergence_type f_alpha_divergence_coef",
     "leave it out: all pairs weigh the same": "use_weighting",
