@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gym_data.mixing import Order
+from gym_data.opened_source import Opened
 from gym_data.provenance import name_of
-from gym_data.row_reader import Opened, Reader
+from gym_data.row_reader import Reader
 from gym_data.rows import JUDGED, OPPOSITES
 from gym_data.tally import Tally
 

@@ -6,20 +6,21 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from gym_core import Component, DataError, GymError, PluginError
+from gym_core import DataError, GymError
 from gym_core.loading import load_component
 from gym_data.column_tracking import TrackedRow
 from gym_data.config import DatasetConfig
 from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt, told_by
 from gym_data.formats.parsing import UntrainableRowError, no_marked_media
-from gym_data.kinds import Format, Rows, Source
-from gym_data.provenance import answering, blamed, called, identity, name_of
+from gym_data.kinds import Format, Source
+from gym_data.opened_source import Opened, RegisteredRows
+from gym_data.provenance import answering, blamed, called, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, Tools, content_key
 from gym_data.tally import Tally
 
@@ -35,57 +36,6 @@ class PromptReader(Protocol):
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return what comes before the answer, and the answer, or nothing. Raises ValueError for a row that asks nothing."""
         ...
-
-
-@runtime_checkable
-class RegisteredRows(Protocol):
-    """Rows of a source that was told more of them than its options say, such as by a registry of datasets."""
-
-    format: Format | None  #: their format
-    samples: int | None  #: how many of them are wanted
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A source, ready to be read, and the format of its rows."""
-
-    name: str
-    source: Source
-    rows: Rows
-    format: Format
-    samples: int | None
-
-    def identity(self) -> dict[str, Any]:
-        """Return what decides the structured rows, as plain data."""
-        with answering(self.source, "`fingerprint`", self.name):
-            content = self.rows.fingerprint()
-        if not isinstance(content, str):
-            raise self.fault(self.source, f"`fingerprint` returned {type(content).__name__}, and must return a text")
-        return {
-            "name": self.name,
-            "source": identity(self.source),
-            "rows": content,
-            "format": identity(self.format),
-            "samples": self.samples,
-        }
-
-    def read(self, most: int | None = None) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows, at most so many."""
-        with answering(self.source, "reading rows", self.name):
-            for row in islice(self.rows.rows(), most):
-                if not isinstance(row, Mapping):
-                    raise self.fault(self.source, f"it yields {type(row).__name__} where a row is a mapping of columns")
-                yield row
-
-    @property
-    def where(self) -> str:
-        """Return the name and what reads the rows, for errors."""
-        return f"{self.name} ({called(self.format)})"
-
-    def fault(self, component: Component, why: str) -> PluginError:
-        """Return the error of a component that does not do what its kind promises."""
-        who = called(component)
-        return PluginError(why, where=f"{self.name} ({who})", fix=f"report it to {who.partition('` of ')[2]}")
 
 
 class Drawn(NamedTuple):
