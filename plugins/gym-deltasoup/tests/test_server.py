@@ -26,6 +26,7 @@ from soup_storm import CHUNK, manifest_of, post, raw, request, storm
 
 from gym_core import Artifact, BusyError, GymError, RecipeError
 from gym_deltasoup.client.client import SoupClient
+from gym_deltasoup.client.fetch import fetch
 from gym_deltasoup.config.server import ServerLimits, SoupServerConfig, load_server
 from gym_deltasoup.ledger.ledger import Contribution
 from gym_deltasoup.ledger.signatures import message, public, signed
@@ -356,6 +357,16 @@ def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
         with pytest.raises(GymError, match="not what the ledger of round 1 names"):
             runner.invoke(soup, [*words, str(tmp_path / "changed")], catch_exceptions=False)
         assert not (tmp_path / "changed").exists()
+        sent: list[int] = []
+
+        class Endless(SoupClient):
+            def piece(self, number: int, name: str, begin: int) -> bytes:
+                sent.append(len(sent))
+                assert len(sent) < 100, "it takes whatever a server sends"
+                return b"x" * 10_000
+
+        with pytest.raises(GymError, match="not what the ledger of round 1 names"):
+            fetch(Endless(url, Ed25519PrivateKey.generate()), 1, tmp_path / "changed")
         assert "README.md of the model of round 1" in runner.invoke(soup, ["verify", str(tmp_path / "soup")]).output
         (made / "README.md").write_text(card)
         status = runner.invoke(soup, ["status", "--server", url, "--member", "anna", "--key", str(tmp_path / "k")])

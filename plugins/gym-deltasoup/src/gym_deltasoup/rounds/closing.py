@@ -25,7 +25,7 @@ from gym_deltasoup.rounds.community import Community
 from gym_deltasoup.rounds.contribution_gate import Gate, usable
 from gym_deltasoup.rounds.contribution_store import without_change
 from gym_deltasoup.rounds.model_scores import scored
-from gym_deltasoup.rounds.published import hashes
+from gym_deltasoup.rounds.published import named
 from gym_deltasoup.rounds.replay_detection import Earlier, keep, seed_of
 from gym_deltasoup.rounds.reputation import reputations, weights
 from gym_deltasoup.rounds.round_report import Merged, report
@@ -181,7 +181,7 @@ def _written(community: Community, number: int, found: Mapping[str, Any], final:
             "pool": found["rewards"]["pool"],
             "tolerated_byzantine": found["tolerated_byzantine"],
             "published": found["published"],
-            "model": hashes(final / MODEL) if found["published"] == "result" else {},
+            "model": named(final / MODEL) if found["published"] == "result" else {},
             "report": hashlib.sha256((final / REPORT).read_bytes()).hexdigest(),
             "events": len(bodies),
             "root": root,

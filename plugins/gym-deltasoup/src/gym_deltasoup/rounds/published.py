@@ -1,8 +1,9 @@
-"""The files of what a round made, as anybody may have them; the ledger names their hashes."""
+"""The files of what a round made, as anybody may have them; the ledger names their hashes and sizes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gym_deltasoup.artifact_merge import REPORT
 from gym_deltasoup.rounds.contribution_store import hashed
@@ -15,9 +16,9 @@ def files(model: Path) -> dict[str, Path]:
     return {each.name: each for each in sorted(model.iterdir()) if each.is_file() and each.name != REPORT}
 
 
-def hashes(model: Path) -> dict[str, str]:
-    """Return the SHA-256 of each, by name."""
-    return {name: hashed(path) for name, path in files(model).items()}
+def named(model: Path) -> dict[str, dict[str, Any]]:
+    """Return what the ledger says of each file, by name: its SHA-256 and its bytes."""
+    return {name: {"sha256": hashed(path), "bytes": path.stat().st_size} for name, path in files(model).items()}
 
 
 def piece(path: Path, begin: int) -> bytes:

@@ -24,8 +24,8 @@ def verify_files(folder: Path, events: Iterable[Event]) -> list[str]:
             report = folder / "rounds" / str(event.round) / "report.json"
             if not report.is_file() or hashlib.sha256(report.read_bytes()).hexdigest() != data["report"]:
                 problems.append(f"the report of round {event.round} is gone, or was changed")
-            for name, digest in data.get("model", {}).items():
+            for name, said in data.get("model", {}).items():
                 file = report.with_name(MODEL) / name
-                if not file.is_file() or hashed(file) != digest:
+                if not file.is_file() or hashed(file) != said["sha256"]:
                     problems.append(f"{name} of the model of round {event.round} is gone, or was changed")
     return problems
