@@ -225,6 +225,24 @@ def test_an_update_is_trained_as_the_version_before_where_nothing_else_is_said(
     assert all(after[key] == before[key] for key in ("adapter", "optimizer", "scheduler", "train"))
 
 
+def test_who_is_taken_out_of_the_store_may_begin_anew(model_path: Path, tmp_path: Path) -> None:
+    """Nobody is served by what is left of him; no version that went on from it comes back."""
+
+    def learnt(seed: int, update: bool = False) -> Variant | GymError:
+        with PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=RECIPE) as users:
+            return users.create_variants({"ann": rows(seed)}, update=update)["ann"]
+
+    first, second = learnt(1), learnt(2, update=True)
+    assert isinstance(first, Variant) and isinstance(second, Variant) and second.version == 2
+    old = adapter_in(second.output)
+    assert CliRunner().invoke(variants, ["remove", "ann", "--store", str(tmp_path)]).exit_code == 0
+    anew = learnt(3, update=True)
+    assert isinstance(anew, Variant) and anew.version == 1
+    again = learnt(2, update=True)
+    assert isinstance(again, Variant) and again.version == 2
+    assert any((value != old[name]).any() for name, value in adapter_in(again.output).items())
+
+
 def test_preferences_are_pairs(trainer: PersonalizedTrainer) -> None:
     made = trainer.create_variant("bob", preferences=rows(2, pairs=True))
     assert json.loads((made.output / "run.json").read_text())["recipe"]["algorithm"]["name"] == "dpo"
@@ -241,6 +259,15 @@ def test_who_cannot_share_trains_alone(model_path: Path, tmp_path: Path) -> None
     whole = users.create_variant("whole", rows(1))
     assert whole.trained.kind == "model" and whole.artifact.kind == "delta"
     assert users.create_variant("whole", rows(1)) == whole
+    more = PersonalizedTrainer(
+        {"path": str(model_path), "add_tokens": ["<a>"]},
+        None,
+        output=tmp_path / "more",
+        recipe={**quick, "adapter": "lora"},
+    )
+    assert {"model.embed_tokens.weight"} < {
+        name.removeprefix("base_model.model.") for name in adapter_in(more.create_variant("larger", rows(1)).output)
+    }
     with pytest.raises(RecipeError, match="not gone on with"):
         users.update_variant("whole", rows(2))
 

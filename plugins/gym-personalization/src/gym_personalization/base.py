@@ -21,7 +21,7 @@ from gym_torch.kinds import Adapter, part
 from gym_torch.loop import checks
 from gym_torch.memory.gradient_checkpointing import LONG, recompute_layers
 from gym_torch.model import fingerprint
-from gym_torch.model.adapted import AdaptedModel, LowRank, build_adapter
+from gym_torch.model.adapted import AdaptedModel, LowRank, adapt
 from gym_torch.model.dropout import dropouts
 from gym_torch.model.load_balancing import balance_of
 from gym_torch.model.loading import LoadedModel
@@ -63,8 +63,8 @@ class Base:
         self._bare = _sharing(model)  # nobody watches its layers
         self._shell: tuple[str, AdaptedModel] | None = None
         adapted = self.adapted(recipe)
+        self.pairs = pairs_of(adapted, recipe)  # first: who trains alone may hold embeddings that were added
         checks.adapter(adapted, self.loaded)
-        self.pairs = pairs_of(adapted, recipe)
         self._groups = _template(adapted.model, self.pairs)
         recompute_layers(model, recipe.train.gradient_checkpointing)
         self.policy: Policy[Any] = Policy(model, self.loaded.precision == "bf16")
@@ -78,9 +78,7 @@ class Base:
 
     def adapted(self, recipe: Recipe) -> AdaptedModel:
         """Return what the adapter of a recipe builds beside a copy of the model, which shares its weights."""
-        adapter = part(recipe, Adapter)
-        assert adapter is not None
-        return build_adapter(adapter, _sharing(self._bare), recipe.train.seed)
+        return adapt(_sharing(self._bare), recipe)
 
     def shell(self, recipe: Recipe) -> AdaptedModel:
         """Return the same, with whatever values: the last one again for another user with these options."""

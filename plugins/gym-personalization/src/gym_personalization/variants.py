@@ -180,19 +180,24 @@ class Variants:
         return path.is_file() and path.read_text(encoding="utf-8").strip() == name
 
     def learns_from(self, user: str, version: int, rows: str) -> None:
-        """Write down what names the rows that a version learns from. Raises BusyError where it learns from others already."""
+        """Write down what names the rows that a version learns from. Raises BusyError where it learns from others already.
+
+        A version that nobody is served by is no hindrance: one that its quantizer refused, or that was taken out of the store.
+        """
         path, run = self.folder(user) / f"data-{version}.sha256", self.folder(user) / str(version)
         record = RunRecord(run / "run.json").read()
         learnt = (run / STATE).exists() or record.get("status") == "finished"
         if learnt and not (path.is_file() and path.read_text(encoding="utf-8").strip() == rows):
-            if not record.get("refused"):
+            out = record.get("stored") and record["stored"] not in {each.id for each in self._in_store(user)}
+            if not record.get("refused") and not out:
                 raise BusyError(
                     f"user `{user}` has a version {version} that learns from other rows",
                     where=str(run),
                     key="user_id",
                     fix="`gym personalize --update` goes on from it with these; to begin anew remove the folder of the user",
                 )
-            remove(run)  # its quantizer refused it, so nobody was ever served by it
+            for each in sorted((number for number in _versions(run.parent) if number >= version), reverse=True):
+                remove(run.parent / str(each))  # later ones went on from this one
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, rows + "\n")
 
