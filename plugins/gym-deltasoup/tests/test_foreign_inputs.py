@@ -11,14 +11,14 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig
 
 import gym_deltasoup as soup
 from gym_adapters.lora_checkpoint import LoraFile, write_lora
 from gym_core import GymError
 from gym_deltasoup import DeltaSoup, DeltaSoupConfig, Input, merge_artifacts, merge_vectors
 from gym_deltasoup.rounds.base import Base
-from gym_deltasoup.rounds.checks import Refused
+from gym_deltasoup.rounds.checks import Refused, check
 from gym_deltasoup.rounds.vectors import change_of, layout
 from gym_testkit.bench import Bench
 from gym_testkit.tiny import write_model
@@ -303,3 +303,37 @@ def test_a_base_in_the_format_of_gpt2_on_the_hub_has_the_layers_that_adapters_na
     save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 16, 16)}, file, {"format": "pt"})
     base = Base(str(tmp_path))
     assert base.matrix("transformer.h.0.attn.c_attn") == (24, 8) and base.matrix("h.0.attn.c_attn") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "made"),
+    [
+        (GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=2), "transformer.h.0.attn.bias"),
+        (
+            GPTNeoXConfig(
+                vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+            ),
+            "gpt_neox.layers.0.attention.masked_bias",
+        ),
+    ],
+)
+def test_whole_models_are_merged_by_the_names_that_they_have_in_memory(config, made, tmp_path):
+    """Files of a base on the Hub may lack a prefix and hold masks, and those of who trained it have neither."""
+    weights = {}
+    for seed, name in enumerate(("base", "first", "second")):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+        model.save_pretrained(tmp_path / name)
+        weights[name] = load_file(tmp_path / name / "model.safetensors")
+    for name, bare in (("base", "transformer."), ("second", "")):
+        file = tmp_path / name / "model.safetensors"
+        held = weights[name] | {made: torch.ones(1, 1, 16, 16 + len(bare))}
+        save_file({each.removeprefix(bare): value for each, value in held.items()}, file, {"format": "pt"})
+    inputs = [Input(tmp_path / name) for name in ("first", "second")]
+    merge_artifacts(soup.UniformSoup(), inputs, tmp_path / "made", base=str(tmp_path / "base"))
+    found = load_file(tmp_path / "made" / "model.safetensors")
+    mean = {name: (value + weights["second"][name]) / 2 for name, value in weights["first"].items()}
+    torch.testing.assert_close(found, mean)
+    base = Base(str(tmp_path / "base"))
+    for name in ("first", "second"):
+        check(tmp_path / name / "model.safetensors", "model", {}, base, 10.0, 1 << 20)

@@ -19,6 +19,7 @@ from torch import Tensor
 from gym_adapters.lora_checkpoint import CONFIG, PREFIX, WEIGHTS, read_lora
 from gym_core import GymError
 from gym_deltasoup.sources.lora import LoraProduct
+from gym_deltasoup.sources.model_tensors import tensors_of_model
 from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
@@ -38,7 +39,7 @@ def kind_of(start: Path) -> str:
 def arrays_of(path: Path) -> ArrayRecord:
     """Return the weights in a folder. Formats that numpy has not, such as bf16, go as fp32, which holds them exactly."""
     found = {}
-    for name, each in sorted(tensors_of(path).items()):
+    for name, each in sorted(_weights(path).items()):
         values = each.read(0, each.numbers)
         if each.dtype.is_floating_point and each.dtype not in (torch.float16, torch.float32, torch.float64):
             values = values.float()
@@ -61,7 +62,7 @@ def merged_arrays(path: Path, start: Path) -> ArrayRecord:
 
 def write(arrays: ArrayRecord, start: Path, into: Path) -> Path:
     """Write what a node or the server sent as a folder like `start`. Raises GymError where it is not of that form."""
-    wanted = tensors_of(start)
+    wanted = _weights(start)
     strange = sorted({*arrays} ^ {*wanted})
     if strange:
         raise GymError(f"{'lacks' if strange[0] in wanted else 'has an unknown'} `{strange[0][:100]}`")
@@ -72,6 +73,10 @@ def write(arrays: ArrayRecord, start: Path, into: Path) -> Path:
     shutil.copyfile(start / (CONFIG if adapter else "config.json"), into / (CONFIG if adapter else "config.json"))
     save_file(weights, into / (WEIGHTS if adapter else "model.safetensors"), {"format": "pt"})
     return into
+
+
+def _weights(path: Path) -> dict[str, Stored]:
+    return (tensors_of if (path / CONFIG).is_file() else tensors_of_model)(path)
 
 
 def _tensor(name: str, array: Array, wanted: Stored) -> Tensor:

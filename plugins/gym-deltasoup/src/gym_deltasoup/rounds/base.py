@@ -8,12 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_data.location import lasting, locate
-from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
+from gym_deltasoup.sources.model_tensors import tensors_of_model
+from gym_deltasoup.sources.tensor_slices import Stored
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
-from gym_torch.model.adapted import skeleton
 
 CONV1D_MODELS = ("gpt2", "openai-gpt")  #: of transformers, with layers that keep their matrix as `[in, out]`
 CONV1D = ("c_attn", "c_proj", "c_fc", "q_attn")
@@ -31,27 +30,12 @@ class Base:
 
     @cached_property
     def tensors(self) -> Mapping[str, Stored]:
-        """All weights, by name."""
-        return tensors_of(self.path)
-
-    @cached_property
-    def _in_model(self) -> Mapping[str, Stored]:
-        """The same by the names that they have in the model, which adapters use.
-
-        Files of a model without its head, as those of GPT-2 on the Hub, have names without `transformer.`, and masks beside.
-        """
-        if self._type not in CONV1D_MODELS:
-            return self.tensors
-        empty = skeleton(AutoConfig.from_pretrained(self.path), AutoModelForCausalLM.from_config)
-        prefix = f"{empty.base_model_prefix}."
-        if any(name.startswith(prefix) for name in self.tensors):
-            return self.tensors
-        names = {name: name.removeprefix(prefix) for name in empty.state_dict()}
-        return {name: self.tensors[stored] for name, stored in names.items() if stored in self.tensors}
+        """All weights, by the names that they have in the model, which adapters use."""
+        return tensors_of_model(self.path)
 
     def matrix(self, layer: str) -> tuple[int, int] | None:
         """Return `[out, in]` of a linear layer, as adapters have it; None where there is no layer of this name."""
-        stored = self._in_model.get(f"{layer}.weight")
+        stored = self.tensors.get(f"{layer}.weight")
         if stored is None or len(stored.shape) != 2:
             return None
         rows, columns = stored.shape

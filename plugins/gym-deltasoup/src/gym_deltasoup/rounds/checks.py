@@ -13,6 +13,7 @@ from gym_adapters.lora_checkpoint import PREFIX
 from gym_core import GymError
 from gym_deltasoup.rounds.base import Base, squared
 from gym_deltasoup.rounds.contribution_store import lay_out
+from gym_deltasoup.sources.model_tensors import in_model
 from gym_deltasoup.sources.tensor_slices import Stored, sound
 from gym_deltasoup.vector_merge import LARGEST
 from gym_optim.promises import promised
@@ -33,16 +34,16 @@ def check(file: Path, kind: str, details: Mapping[str, Any], base: Base, max_cha
     if kind == "adapter":
         _adapter(tensors, details, base)
     else:
-        _model(tensors, base, max_change)
+        _model(in_model(tensors, base.path), base, max_change)
 
 
-def form(file: Path, kind: str) -> str:
+def form(file: Path, kind: str, base: Base) -> str:
     """Return what has to be alike in contributions that are merged: layers of adapters, number formats of models."""
     if kind == "delta":
         return ""
-    tensors = sound(file)
-    told = sorted(tensors) if kind == "adapter" else sorted((name, str(each.dtype)) for name, each in tensors.items())
-    return json.dumps(told)
+    if kind == "adapter":
+        return json.dumps(sorted(sound(file)))
+    return json.dumps(sorted((name, str(each.dtype)) for name, each in in_model(sound(file), base.path).items()))
 
 
 def _read(file: Path, header_bytes: int) -> dict[str, Stored]:

@@ -52,7 +52,7 @@ def usable(community: Community, given: Sequence[Contribution], folder: Path) ->
             refused[each.member] = error.problems[0].why
             continue
         found[each.member] = Input(artifact.path, each.member)
-        forms[each.member] = form(artifact.path / FILES[each.kind], each.kind)
+        forms[each.member] = form(artifact.path / FILES[each.kind], each.kind, community.base)
     if forms:
         most = Counter(forms.values()).most_common(1)[0][0]  # of several as common: that which came first
         why = "it changes other layers than most, or in another number format"

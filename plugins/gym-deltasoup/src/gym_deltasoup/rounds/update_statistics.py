@@ -16,7 +16,7 @@ from gym_deltasoup.merging.sorted_coordinates import sorted_columns
 from gym_deltasoup.sources.files import Contribution, Files, Weights
 from gym_deltasoup.sources.inputs import Input, opened
 from gym_deltasoup.sources.lora import LoraProduct
-from gym_deltasoup.sources.tensor_slices import tensors_of
+from gym_deltasoup.sources.model_tensors import tensors_of_model
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _updates(inputs: Sequence[Input], base: Path, scratch: Path, results: Sequen
 def _result(made: Artifact, base: Path) -> Contribution:
     if made.kind == "adapter":
         return LoraProduct(made.path)
-    return Weights(tensors_of(made.path), tensors_of(base))
+    return Weights(tensors_of_model(made.path), tensors_of_model(base))
 
 
 def _cosines(products: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from transformers import AutoConfig
 from gym_core import Artifact, GymError
 from gym_deltasoup.sources.files import Change, Contribution, Weights
 from gym_deltasoup.sources.inputs import Opened
+from gym_deltasoup.sources.model_tensors import tensors_of_model
 from gym_deltasoup.sources.spooled import spool
 from gym_deltasoup.sources.stacks import Piece, configured, stacked
-from gym_deltasoup.sources.tensor_slices import Stored, tensors_of
+from gym_deltasoup.sources.tensor_slices import Stored
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.checkpoints.weight_shards import lay_out
 
@@ -160,7 +161,7 @@ def numbers_of(path: Path, name: str, key: str = "inputs") -> dict[str, Stored]:
     if method := quantized_by(path):
         why = f"{name} is quantized ({method}), and codes of weights cannot be merged"
         raise GymError(why, where=str(path), key=key, fix="name what it was made from, and quantize the result")
-    return tensors_of(path)
+    return tensors_of_model(path)
 
 
 def quantized_by(path: Path) -> str:
