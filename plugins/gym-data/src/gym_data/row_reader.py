@@ -198,10 +198,11 @@ class Reader:
             raise DataError("the dataset holds no rows", where=opened.name)
         columns = list(dict.fromkeys(column for row in first for column in row))
         found = Text() if self.shape == "text" and "text" in columns else detect(first, self.shape)
+        asks = detect_prompt(first, answered=False)
         if found is None and self.shape == "prompt":
-            found = detect_prompt(first, answered=False)
+            found = asks
         if found is None:
-            raise DataError(
+            raise (DataError if asks is None else ShapeError)(
                 f"no known row format has the columns {', '.join(map(str, columns))}",
                 where=opened.name,
                 fix=f"say which are which, such as data: {{format: {{{told_by(first)}}}}}",
@@ -222,7 +223,7 @@ class Reader:
 
 
 class ShapeError(DataError):
-    """Rows are no conversations, pairs, ..., and those are asked for."""
+    """Rows are no conversations, pairs, ..., and those are asked for; or they ask, and it is not known where answers are."""
 
 
 def draw(count: int, wanted: int, seed: int) -> dict[int, int]:

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from gym_core import GymError
-from gym_manage.recorded import found_in
+from gym_data.location import artifact_at
+from gym_manage.recorded import Recorded, found_in, is_run
 from gym_manage.reopened import options, reopened
 
 CHATS = {"model": "", "data": "", "algorithm": "sft"}
-"""Recipe of what no run made: samples are what is trained on in conversations, and the options of the quantizer name them."""
+"""Recipe of what no run made: samples are what is learnt from in rows of their shape, and options of the quantizer name them."""
 
 
 @click.command()
@@ -28,14 +29,14 @@ def quantize(
 ) -> None:
     """Quantize what a trained RUN made, or RUN/checkpoints/step-...; KEY=VALUE sets an option of the quantizer.
 
-    RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, with --into; samples to calibrate
-    and to measure on are then conversations that `data=FILE` names.
+    RUN may also be the folder of an artifact, as of `gym merge`, or of a model of transformers, a family, or an id on the Hub,
+    with --into; samples to calibrate and to measure on are then conversations, texts, pairs or prompts that `data=FILE` names.
 
     `gym plugins list --kind quantizers` names them, and `gym plugins show awq` lists the options of one.
 
     Example: `gym quantize runs/first --with awq bits=4`
     """
-    found = found_in(run)
+    found = _named(run) if _may_be_name(run) else found_in(run)
     said = found.recipe.get("quantization")
     chosen = (
         {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
@@ -59,3 +60,13 @@ def quantize(
     target = into or found.place(f"quantized-{chosen['name'].rpartition('/')[2]}")
     made = hook.quantize(run=again, artifact=trained, into=target)
     click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")
+
+
+def _may_be_name(run: Path) -> bool:
+    """Whether it is no folder, and does not lie in one: then it names a family, or a model on the Hub."""
+    return not (run.is_dir() or is_run(run) or run.is_absolute()) and (run.parent == Path() or not run.parent.is_dir())
+
+
+def _named(name: Path) -> Recorded:
+    """Return the model of a family, or of the Hub. Raises what `artifact_at` raises."""
+    return Recorded(name, artifact := artifact_at(str(name)), artifact, {}, "")

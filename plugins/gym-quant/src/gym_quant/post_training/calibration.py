@@ -13,14 +13,17 @@ from torch import Tensor
 
 from gym_core import GymError, Run
 from gym_data.kinds import Data
+from gym_data.row_reader import ShapeError
 from gym_quant.config.base import Sampling
-from gym_torch.batch import Example
+from gym_torch.batch import Branching, Example, Piece, apart
 from gym_torch.config import torch_algorithm
 from gym_torch.contract_checks import promised
 from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import Prepared, begun
 
 TOKENS = 4096  #: of a batch, at most
+SHAPES = ("conversation", "text", "preference", "feedback", "stepwise", "prompt")
+"""Of rows that can be calibrated on, whatever the algorithm of the run learns from; those that say more first."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
     if data is None:
         if config.calibrates or config.max_kl is not None:
             what = "calibrates on samples" if config.calibrates else "measures `max_kl` on samples"
-            raise GymError(f"it {what}, and the recipe has no data", key="quantization", fix="set `quantization.data`")
+            raise GymError(
+                f"it {what}, and the recipe has no data",
+                key="quantization.data",
+                fix="name some: `data: FILE` under `quantization`, or `gym quantize ... data=FILE`",
+            )
         return None
     every = prepared(data, run, model)
     train, validation = every.train, every.validation
@@ -91,13 +98,15 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
             raise GymError(
                 f"{len(order)} sample is too few to calibrate on some and to measure on others",
                 key="quantization.data",
-                fix="name more data",
+                fix="name more data; plain text becomes samples of `data.cutoff` tokens",
             )
         held, order = [train[place] for place in order[:few]], order[few:]
     else:
         held = [validation[place] for place in apart]  # type: ignore[index]
     chosen = [train[place] for place in order[: config.calibration_samples]]
-    calibration, holdout = (Rows.of(part, config.calibration_length) for part in (chosen, held))
+    calibration, holdout = (
+        Rows.of([unbranched(sample) for sample in part], config.calibration_length) for part in (chosen, held)
+    )
     told = {
         "data": every.fingerprint,
         "calibration_samples": len(chosen),
@@ -133,9 +142,29 @@ def enough(samples: Samples, widest: int) -> None:
 def prepared(data: Data, run: Run, model: Path) -> Prepared:
     """Return the samples of these data as the algorithm of a run learns from them, with the tokenizer of a model.
 
-    Raises what the data plugin raises.
+    Where their rows are of another shape, as plain text is, they are read as that. Raises what the data plugin raises.
     """
-    found = data.build(
-        tokenizer=model, rows=torch_algorithm(run.recipe).rows, seed=run.recipe.train.seed, day=begun(run.record)
+    first: ShapeError | None = None
+    for shape in dict.fromkeys((torch_algorithm(run.recipe).rows, *SHAPES)):
+        try:
+            found = data.build(tokenizer=model, rows=shape, seed=run.recipe.train.seed, day=begun(run.record))
+        except ShapeError as error:
+            first = first or error
+            continue
+        return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]
+    assert first is not None
+    raise first
+
+
+def unbranched(sample: Example) -> Example:
+    """Return the first sequence of a sample that branches, of a pair the side that was preferred; any other as it is."""
+    if not isinstance(sample, Branching):
+        return sample
+    pieces, before = apart([sample])
+    path = [next(number for number in range(len(pieces)) if number not in before)]
+    while (earlier := before[path[0]]) is not None:
+        path.insert(0, earlier)
+    along = [pieces[number] for number in path]
+    return Piece(
+        sample.id, np.concatenate([each.tokens for each in along]), np.concatenate([each.trained for each in along])
     )
-    return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]
