@@ -25,6 +25,22 @@ def slerp(x, f=0, t=0.5):
     return sin((1 - t) * angle) / sin(angle) * a + sin(t * angle) / sin(angle) * b
 
 
+def karcher(x, f=0, weights=None):
+    """Downhill on the sphere, in small steps, of the mean square of the angles."""
+    weights = np.array(weights or [1.0] * len(x)) / sum(weights or [1.0] * len(x))
+    units = [row / np.linalg.norm(row) for row in x]
+    point = units[0]
+    for _ in range(400):
+        slope = np.zeros_like(point)
+        for unit, w in zip(units, weights, strict=True):
+            across = unit - (unit @ point) * point
+            size = np.linalg.norm(across)
+            slope += w * np.arctan2(size, unit @ point) * across / size if size > 0 else 0
+        point = point + slope / 2
+        point = point / np.linalg.norm(point)
+    return point * sum(w * np.linalg.norm(row) for row, w in zip(x, weights, strict=True))
+
+
 def model_stock(x, f=0):
     n = len(x)
     unit = [v / np.linalg.norm(v) for v in x]

@@ -184,14 +184,30 @@ def test_values_by_layer_that_do_not_suit_are_refused(deep_models, tmp_path, mer
 
 ELECTED = {"density": 1, "normalize": False}
 THEIRS = {
+    "karcher": (
+        "{models: [a, b, c], parameters: {max_iter: 20}}",
+        {"merger": {"name": "karcher", "max_iter": 20}, "inputs": ["a", "b", "c"]},
+    ),
+    "nuslerp": (
+        "{models: [a, {model: b, parameters: {weight: [0, 1]}}, {model: c, parameters: {weight: 2}}], base_model: a}",
+        {"merger": "slerp", "inputs": [{"path": "b", "weight": [0, 1]}, {"path": "c", "weight": 2}], "base": "a"},
+    ),
+    "dare_linear": (
+        "{models: [{model: b}], parameters: {weight: 1, rescale: false}, base_model: a}",
+        {
+            "merger": {"name": "dare", "rescale": False, "rule": {"name": "task_arithmetic", "scale": 1}},
+            "inputs": [{"path": "b", "weight": 1, "density": 1}],
+            "base": "a",
+        },
+    ),
     "slerp": (
         "{models: [{model: b}, {model: a}], base_model: a, parameters: {t: [{filter: mlp, value: [1, 0]}, {value: 0.5}]}}",
         {"merger": {"name": "slerp", "t": {"mlp": [1, 0], "*": 0.5}}, "inputs": ["a", "b"]},
     ),
     "linear": (
-        "{models: [{model: a, parameters: {weight: 2}}, {model: b}], parameters: {weight: 1, normalize: true}, dtype: float16}",
+        "{models: [{model: a, parameters: {weight: 2}}, {model: b}], parameters: {weight: 1, normalize: false}, dtype: float16}",
         {
-            "merger": "weighted_mean",
+            "merger": {"name": "weighted_mean", "normalize": False},
             "inputs": [{"path": "a", "weight": 2}, {"path": "b", "weight": 1}],
             "dtype": "fp16",
         },
@@ -260,7 +276,7 @@ ONE_LAYER = {"sources": [{"model": "a", "layer_range": [0, 1]}]}
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ("merge_method: karcher\nmodels: []", r"theirs.yaml:2\n  merge_method: 'karcher' is not there"),
+        ("merge_method: sce\nmodels: []", r"theirs.yaml:2\n  merge_method: 'sce' is not there"),
         ("merge_method: passthrough\nmodels: [a, b]", "`passthrough` takes one model"),
         (
             "merge_method: linear\nslices: [{sources: [a]}]",

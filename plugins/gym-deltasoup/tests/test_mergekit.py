@@ -43,6 +43,23 @@ def test_slerp(t):
     same(soup.SLERP(t=t), x, slerp(torch.tensor(t), x[:1], x[1:])[0], has_base=False)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_nuslerp(share):
+    from mergekit.merge_methods.nuslerp import nuslerp
+
+    x = changes(2, 7)
+    found = merge_vectors(soup.SLERP(), x, 0, weights=[1 - share, share]).vector
+    torch.testing.assert_close(found, nuslerp(share, x[0], x[1]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [2, 5])
+def test_karcher(inputs):
+    from mergekit.merge_methods.karcher import karcher_merge_tensors
+
+    x = 1.0 + changes(inputs, 3)
+    same(soup.Karcher(), x, karcher_merge_tensors(list(x), [1 / inputs] * inputs), has_base=False)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_model_stock(seed):
     from mergekit.merge_methods.base import TensorGroup

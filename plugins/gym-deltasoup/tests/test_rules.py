@@ -24,6 +24,7 @@ RULES = [
     (soup.UniformSoup(), oracles.mean, 0),
     (soup.WeightedMean(), oracles.mean, 0),
     (soup.TaskArithmetic(), oracles.task_arithmetic, 0),
+    (soup.Karcher(max_iter=200, tol=1e-12), oracles.karcher, 0),
     (soup.ModelStock(), oracles.model_stock, 0),
     (soup.TIES(), oracles.ties, 0),
     (soup.TIES(density=0.55), lambda x, f: oracles.ties(x, density=0.55), 0),
@@ -88,6 +89,28 @@ def test_slerp_and_fltrust_agree_with_their_oracles():
     for x in draws(20):
         found = merge_vectors(soup.FLTrust(), torch.from_numpy(x), 3, trusted="0").vector
         np.testing.assert_allclose(found, oracles.fltrust(x), rtol=1e-6, atol=1e-6)
+
+
+def test_weights_say_how_far_to_go_between_directions():
+    for x in draws(20, inputs=2):
+        norms, values = np.linalg.norm(x, axis=1), torch.from_numpy(x)
+        found = merge_vectors(soup.SLERP(), values, weights=[3, 1]).vector
+        np.testing.assert_allclose(found, oracles.slerp(x, t=0.25), rtol=1e-6, atol=1e-6)
+        found = merge_vectors(soup.Karcher(max_iter=200, tol=1e-12), values, weights=[3, 1]).vector
+        wanted = oracles.slerp(x / norms[:, None], t=0.25) * (norms @ [0.75, 0.25])
+        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    for x in draws(5):
+        weights = [*np.arange(1.0, 14)]
+        found = merge_vectors(soup.Karcher(max_iter=200, tol=1e-12), torch.from_numpy(x), weights=weights).vector
+        np.testing.assert_allclose(found, oracles.karcher(x, weights=weights), rtol=1e-6, atol=1e-6)
+    with pytest.raises(GymError, match="slerp takes no weights"):
+        merge_vectors(soup.SLERP(t=0.5), torch.eye(2), weights=[1, 2])
+
+
+def test_directions_that_cancel_out_or_are_none_leave_numbers():
+    one = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    for x, wanted in ((torch.cat([one, -one]), [0, 0]), (torch.cat([one, 0 * one]), [0.5, 1]), (0 * one, [0, 0])):
+        np.testing.assert_allclose(merge_vectors(soup.Karcher(), x).vector, wanted, atol=1e-12)
 
 
 def test_trimmed_mean_is_that_of_scipy():
@@ -155,6 +178,7 @@ def test_weighted_mean_and_task_arithmetic_take_weights():
     x = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
     assert merge_vectors(soup.WeightedMean(), x, weights=[1, 3]).vector.tolist() == [2.5]
     assert merge_vectors(soup.TaskArithmetic(scale=0.5), x, weights=[1, -1]).vector.tolist() == [-1.0]
+    assert merge_vectors(soup.WeightedMean(normalize=False), x, weights=[1, -1]).vector.tolist() == [-2.0]
     for weights in ([-1, 2], [0, 0], [1, torch.nan]):
         with pytest.raises(GymError, match="weight"):
             merge_vectors(soup.WeightedMean(), x, weights=weights)
@@ -190,10 +214,11 @@ WEIGHTS, DENSITIES = [0.5, 1.0, 0.25, 2.0, 1.0], [0.5, 0.2, 0.9, 0.35, 0.6]
 SUM = soup.TIES(density=1.0, normalize=False)  # behind what drops numbers, as `dare_ties` of mergekit has it
 
 
-def thinned(epsilon, behind):
+def thinned(epsilon, behind, rescale=True):
     def oracle(x):
         draws = np.stack([uniform(3, str(row), 0, x.shape[1]) for row in range(len(x))])
-        return behind(oracles.thinned(x, draws, DENSITIES, epsilon))
+        kept = oracles.thinned(x, draws, DENSITIES, epsilon)
+        return behind(kept if rescale else np.where(kept != 0, x, 0))
 
     return oracle
 
@@ -214,8 +239,13 @@ def weighed(x):
         (soup.DARE(seed=3), thinned(0.0, weighed)),
         (soup.DARE(seed=3, rule=SUM), thinned(0.0, lambda x: oracles.elected(x, WEIGHTS, False))),
         (soup.DELLA(seed=3, epsilon=0.15), thinned(0.15, lambda x: oracles.elected(x, WEIGHTS, True))),
+        (soup.DARE(seed=3, rescale=False), thinned(0.0, weighed, rescale=False)),
+        (
+            soup.DELLA(seed=3, epsilon=0.15, rescale=False),
+            thinned(0.15, lambda x: oracles.elected(x, WEIGHTS, True), rescale=False),
+        ),
     ],
-    ids=["ties", "ties summed", "breadcrumbs", "dare", "dare ties", "della"],
+    ids=["ties", "ties summed", "breadcrumbs", "dare", "dare ties", "della", "dare as it is", "della as it is"],
 )
 def test_each_input_has_a_weight_and_a_density_of_its_own(merger, oracle):
     for x in draws(20, inputs=5):

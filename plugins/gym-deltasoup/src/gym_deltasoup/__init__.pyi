@@ -5,6 +5,7 @@ from gym_deltasoup.config.community import AggregationMethod as AggregationMetho
 from gym_deltasoup.config.community import DeltaSoupConfig as DeltaSoupConfig
 from gym_deltasoup.config.dense import SLERP as SLERP
 from gym_deltasoup.config.dense import GreedySoup as GreedySoup
+from gym_deltasoup.config.dense import Karcher as Karcher
 from gym_deltasoup.config.dense import ModelStock as ModelStock
 from gym_deltasoup.config.dense import TaskArithmetic as TaskArithmetic
 from gym_deltasoup.config.dense import UniformSoup as UniformSoup

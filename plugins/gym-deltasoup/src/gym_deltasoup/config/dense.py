@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.config.equivariant import Equivariant
@@ -32,6 +32,17 @@ class WeightedMean(Linear):
     """The mean with weights that are given with the inputs: `sum_i w_i x_i / sum_i w_i`."""
 
     target: ClassVar[str] = "gym_deltasoup.merging.weighted_mean:WeightedMeanRule"
+
+    normalize: bool = True
+    """Whether it is divided by the sum of the weights; without it is a sum, and weights may be negative."""
+
+    def idempotent(self) -> bool:
+        """Return `normalize`."""
+        return self.normalize
+
+    def translates(self) -> bool:
+        """Return `normalize`."""
+        return self.normalize
 
     def takes_weights(self) -> bool:
         """Return True."""
@@ -88,11 +99,16 @@ class SLERP(Merger):
     least_inputs: ClassVar[int] = 2
     most_inputs: ClassVar[int | None] = 2
 
-    t: ByLayer[Annotated[float, Field(ge=0, le=1)]] = 0.5
+    t: ByLayer[Annotated[float, Field(ge=0, le=1)]] | None = None
     """How far to go from the first input, 0, to the second, 1. Numbers along the layers, `[0, 0.5, 1]`, or values for weights
-    whose name has a part, `{self_attn: [0, 1], "*": 0.5}`, where they differ."""
+    whose name has a part, `{self_attn: [0, 1], "*": 0.5}`, where they differ. Left out, it is the share that the second has of
+    the weights of both: half where none are given."""
     scope: Scope = "tensor"
     """What has an angle of its own: each tensor, or the whole model."""
+
+    def takes_weights(self) -> bool:
+        """Return whether no `t` says the same."""
+        return self.t is None
 
     def idempotent(self) -> bool:
         """Return True: there is no way to go between equal inputs."""
@@ -100,6 +116,38 @@ class SLERP(Merger):
 
     def scales(self) -> bool:
         """Return True: the angle stays."""
+        return True
+
+
+class Karcher(Merger):
+    """The mean of the directions of all inputs on the sphere (Karcher 1977), times the mean of their lengths.
+
+    It is where the angles to the inputs, squared, have the smallest mean: what `slerp` is for two. Inputs may have weights.
+    """
+
+    target: ClassVar[str] = "gym_deltasoup.merging.karcher:KarcherRule"
+
+    max_iter: PositiveInt = 10
+    """Most steps from the direction of the mean."""
+    tol: Annotated[float, Field(gt=0)] = 1e-5
+    """Length of a step, in radians, that is the last."""
+    scope: Scope = "tensor"
+    """What has a direction of its own: each tensor, or the whole model."""
+
+    def takes_weights(self) -> bool:
+        """Return True."""
+        return True
+
+    def idempotent(self) -> bool:
+        """Return True: equal inputs have one direction."""
+        return True
+
+    def order_free(self) -> bool:
+        """Return True: it begins with the mean."""
+        return True
+
+    def scales(self) -> bool:
+        """Return True: angles stay."""
         return True
 
 

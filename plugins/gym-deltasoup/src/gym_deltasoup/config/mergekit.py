@@ -28,32 +28,31 @@ SUM = {"name": "task_arithmetic", "scale": "$lambda"}
 ELECTED = {"name": "ties", "density": 1.0, "scale": "$lambda", "normalize": "$normalize"}
 WHOLE, SHARE = {"weight": GIVEN}, {"weight": GIVEN, "density": 1.0}
 SCALED = {"lambda": 1.0}
-DARE = {"name": "dare"}
+DARE = {"name": "dare", "rescale": "$rescale"}
 CRUMBS = {"name": "breadcrumbs", "top": "$gamma", "bottom": 0.0}
-DELLA = {"name": "della", "epsilon": "$epsilon"}
+DELLA = {"name": "della", "epsilon": "$epsilon", "rescale": "$rescale"}
+THINNED = {"lambda": 1.0, "rescale": True}
 PLAIN = {"normalize": False, "rescale": False}
 
 METHODS: dict[str, Method] = {
-    "linear": Method({"name": "weighted_mean"}, {}, WHOLE, "one", {"normalize": True}),
+    "linear": Method({"name": "weighted_mean", "normalize": "$normalize"}, {"normalize": True}, WHOLE, "one"),
     "passthrough": Method({"name": "uniform_soup"}, base="one"),
     "slerp": Method({"name": "slerp", "t": "$t"}, {"t": GIVEN}, {}, "first"),
+    "nuslerp": Method({"name": "slerp"}, of_model=WHOLE, only={"nuslerp_flatten": True, "nuslerp_row_wise": False}),
+    "karcher": Method({"name": "karcher", "max_iter": "$max_iter", "tol": "$tol"}, {"max_iter": 10, "tol": 1e-5}, base="one"),
     "model_stock": Method({"name": "model_stock"}, only={"filter_wise": False}),
     "task_arithmetic": Method(SUM, SCALED, WHOLE, only=PLAIN),
     "ties": Method(
         {**ELECTED, "scope": "tensor"}, {**SCALED, "normalize": True}, {"weight": GIVEN, "density": 1.0}, only={"rescale": False}
     ),
-    "dare_linear": Method({**DARE, "rule": SUM}, SCALED, SHARE, only={"normalize": False, "rescale": True}),
-    "dare_ties": Method({**DARE, "rule": ELECTED}, {**SCALED, "normalize": False}, SHARE, only={"rescale": True}),
+    "dare_linear": Method({**DARE, "rule": SUM}, THINNED, SHARE, only={"normalize": False}),
+    "dare_ties": Method({**DARE, "rule": ELECTED}, {**THINNED, "normalize": False}, SHARE),
     "breadcrumbs": Method({**CRUMBS, "rule": SUM}, {**SCALED, "gamma": 0.01}, SHARE, only=PLAIN),
     "breadcrumbs_ties": Method(
         {**CRUMBS, "rule": ELECTED}, {**SCALED, "gamma": 0.01, "normalize": False}, SHARE, only={"rescale": False}
     ),
-    "della_linear": Method(
-        {**DELLA, "rule": SUM}, {**SCALED, "epsilon": 0.15}, SHARE, only={"normalize": False, "rescale": True}
-    ),
-    "della": Method(
-        {**DELLA, "rule": ELECTED}, {**SCALED, "epsilon": 0.15, "normalize": True}, SHARE, only={"rescale": True}
-    ),
+    "della_linear": Method({**DELLA, "rule": SUM}, {**THINNED, "epsilon": 0.15}, SHARE, only={"normalize": False}),
+    "della": Method({**DELLA, "rule": ELECTED}, {**THINNED, "epsilon": 0.15, "normalize": True}, SHARE),
 }  # fmt: skip
 FREE = {"int8_mask"}  #: parameters that change no number of the result
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

@@ -81,6 +81,8 @@ class DARE(Sparsified):
 
     drop_rate: Share = 0.9
     """Probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
+    rescale: bool = True
+    """Whether the others are enlarged, so that each change keeps its mean."""
     seed: Seed = 0
     """What is drawn follows from this, from the name of the input and from the place of the number."""
 
@@ -100,6 +102,8 @@ class DELLA(Sparsified):
     """Mean probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
     epsilon: Share = 0.2
     """Difference of the probabilities of the smallest and of the largest number of a row."""
+    rescale: bool = True
+    """Whether the others are enlarged, so that each change keeps its mean."""
     seed: Seed = 0
     """What is drawn follows from this, from the name of the input and from the place of the number."""
 

@@ -25,6 +25,7 @@ class DARERule(MergeRule):
         def dropped(chunk: Chunk) -> Tensor:
             rates = of[:, chunk.tensor, None]
             draws = uniforms(self.config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
-            return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
+            kept = chunk.values / (1 - rates) if self.config.rescale else chunk.values
+            return torch.where(draws >= rates, kept, 0.0).to(chunk.values.dtype)
 
         return after_change(self.config.rule, updates, dropped, hostile)

@@ -32,7 +32,8 @@ class DELLARule(MergeRule):
         def dropped(chunk: Chunk) -> Tensor:
             rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, mean[:, chunk.tensor], config.epsilon)
             draws = uniforms(config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
-            return torch.where(draws >= rates, chunk.values / (1 - rates), 0.0).to(chunk.values.dtype)
+            kept = chunk.values / (1 - rates) if config.rescale else chunk.values
+            return torch.where(draws >= rates, kept, 0.0).to(chunk.values.dtype)
 
         return after_change(config.rule, updates, dropped, hostile, whole_rows=True)
 

@@ -12,6 +12,7 @@ from gym_deltasoup.config.dense import SLERP
 from gym_deltasoup.merging.distances import Distances
 from gym_deltasoup.merging.rule import MergeRule, Plan, by_tensor
 from gym_deltasoup.merging.updates import Updates
+from gym_deltasoup.merging.weighted_mean import shares_of
 
 FLAT = 1e-4  #: sine of an angle below which the arc is the line, to more digits than fp32 has
 
@@ -28,7 +29,8 @@ class SLERPRule(MergeRule):
         tensors = [span.name for span in updates.spans]
         scopes = zip(updates.scopes(self.config.scope), updates.distances(self.config.scope), strict=True)
         of = {tensor: found for members, found in scopes for tensor in members}
-        far = enumerate(values_of(self.config.t, tensors, "merger.t"))
+        t = self.config.t
+        far = enumerate(shares_of(updates)[1].tolist() if t is None else values_of(t, tensors, "merger.t"))
         return by_tensor([arc(of[tensor], t) for tensor, t in far])
 
 

@@ -19,8 +19,8 @@ class WeightedMeanRule(MergeRule):
         self.config = config
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
-        """Return the plan. Raises GymError for negative weights, or where all are 0."""
-        shares = shares_of(updates)
+        """Return the plan. Raises GymError for negative weights of a mean, or where all are 0."""
+        shares = shares_of(updates) if self.config.normalize else updates.weights
         alike = not shares.numel() or torch.equal(shares, shares[:, :1].expand_as(shares))
         told = (
             {"weights": dict(zip(updates.ids, shares[:, 0].tolist(), strict=True))} if shares.numel() and alike else {}
