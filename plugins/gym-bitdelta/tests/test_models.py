@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from math import prod
 
 import pytest
@@ -16,6 +17,7 @@ from gym_bitdelta.encoding import Encoder, roles
 from gym_bitdelta.fit.encode_weight import encode
 from gym_core import Artifact, GymError
 from gym_core.loading import load_component
+from gym_testkit import families
 from gym_torch.checkpoints import load_delta
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import open_artifact
@@ -142,11 +144,21 @@ def assert_the_same(base, tuned):
         assert (logits(again) - wanted).norm() < 0.15 * wanted.norm()
 
 
-def test_a_layer_with_as_many_outputs_as_experts_is_no_router():
-    config = Qwen3MoeConfig(**SMALL, **HEADS, **{**EXPERTS, "num_experts": 16}, tie_word_embeddings=True)
-    model = AutoModelForCausalLM.from_config(config)  # keys and values have 16 outputs, too
-    apart = {name for name, role in roles(model).items() if not role.matrix and "layers" in name and "norm" not in name}
-    assert apart == {f"model.layers.{number}.mlp.gate.weight" for number in range(2)}
+#: Routers: in a module of their own, deeper than beside the experts, and beside layers as wide as there are experts.
+ROUTERS = {
+    "qwen3_moe": ["mlp.gate"],
+    "afmoe": ["mlp.router.gate"],
+    "hunyuan_v1_moe": ["mlp.gate.wg"],
+    "jetmoe": ["mlp.router.layer", "self_attention.experts.router.layer"],
+    "qwen3_5_moe_text": ["mlp.gate"],
+}
+
+
+@pytest.mark.parametrize("family", ROUTERS)
+def test_routers_are_what_is_no_matrix_of_a_layer(family):
+    found = [name for name, role in roles(families.build(family)).items() if not role.matrix and not role.end]
+    apart = {re.sub(r".*layers\.\d+\.", "", name) for name in found if not re.search("norm|bias|A_log", name)}
+    assert apart == {f"{name}.weight" for name in ROUTERS[family]}
 
 
 def test_few_rows_of_embeddings_are_kept_as_rows():

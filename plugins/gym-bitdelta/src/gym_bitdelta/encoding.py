@@ -28,7 +28,7 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model.mapped_weights import release
 from gym_torch.quantization.expert_layer import runs_beside
-from gym_torch.quantization.quantizable_weights import EXPERTS
+from gym_torch.quantization.quantizable_weights import routing
 
 
 class Role(NamedTuple):
@@ -41,23 +41,15 @@ class Role(NamedTuple):
 
 def roles(model: PreTrainedModel) -> dict[str, Role]:
     """Return what each weight is, by name: known from the modules, not from names."""
-    options = model.config.get_text_config()
-    experts = {getattr(options, key, None) for key in EXPERTS} - {None}
-    head = model.get_output_embeddings()
+    head, routers = model.get_output_embeddings(), routing(model)
     found = {}
     for path, module in model.named_modules():
         end = isinstance(module, nn.Embedding) or module is head
         for own, weight in module.named_parameters(recurse=False):
             turned = isinstance(module, Conv1D) or (weight.dim() == 3 and runs_beside(module) and module.is_transposed)
-            router = weight.dim() == 2 and weight.shape[0] in experts and not end and _beside_experts(model, path)
-            matrix = weight.dim() in (2, 3) and not end and not router
+            matrix = weight.dim() in (2, 3) and not end and id(weight) not in routers
             found[f"{path}.{own}" if path else own] = Role(matrix, end, bool(turned))
     return found
-
-
-def _beside_experts(model: PreTrainedModel, path: str) -> bool:
-    """Whether a module stands beside stacks of experts: a layer may have as many outputs as there are experts by chance."""
-    return any(weight.dim() == 3 for weight in model.get_submodule(path.rpartition(".")[0]).parameters())
 
 
 @dataclass
