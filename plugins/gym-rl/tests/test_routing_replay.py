@@ -89,7 +89,7 @@ class Case:
         torch.manual_seed(1)
         with torch.no_grad():
             for router in self.routers.routers:
-                router.weight.add_(torch.randn_like(router.weight))
+                router.module.weight.add_(torch.randn_like(router.module.weight))
 
     def gradients(self, batch: RolloutBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the log-probabilities of a batch and the gradients of its loss."""

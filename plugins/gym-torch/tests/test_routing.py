@@ -136,7 +136,7 @@ def test_what_is_forced_is_what_was_recorded_whatever_the_router_says_now(name) 
     chosen = lay_out(PADDED, *pieces(), experts)
     with torch.no_grad():
         for router in routers.routers:
-            router.weight.add_(torch.randn_like(router.weight))
+            router.module.weight.add_(torch.randn_like(router.module.weight))
     free, _ = scored(model, batch)
     forced, gradients = scored(model, replace(batch, experts=chosen))
     assert not torch.allclose(free, forced, atol=1e-3), "the router decides as before"
@@ -159,10 +159,10 @@ def test_the_gates_are_computed_anew() -> None:
     router = routers.routers[0]
     states = torch.randn(1, 32)
     router.forced = torch.tensor([[4, 1]], dtype=torch.int16)
-    _, scores, index = router(states)
+    _, scores, index = router.module(states)
     router.forced = None
-    probs = (states @ router.weight.T).softmax(-1)[0]
-    expected = probs[[4, 1]] / (probs[[4, 1]].sum() if router.norm_topk_prob else 1)
+    probs = (states @ router.module.weight.T).softmax(-1)[0]
+    expected = probs[[4, 1]] / (probs[[4, 1]].sum() if router.module.norm_topk_prob else 1)
     assert index.tolist() == [[4, 1]]
     assert torch.allclose(scores[0], expected, atol=1e-6)
 
@@ -175,7 +175,7 @@ def test_layers_that_are_computed_again_are_routed_again() -> None:
     batch = replace(batch, experts=lay_out(PACKED, *pieces(), experts))
     with torch.no_grad():
         for router in routers.routers:
-            router.weight.add_(torch.randn_like(router.weight))
+            router.module.weight.add_(torch.randn_like(router.module.weight))
     model.train()
     kept, gradients = scored(model, batch)
     recompute_layers(model)
@@ -191,7 +191,7 @@ def test_routers_work_as_before_where_nothing_is_asked_of_them() -> None:
     Routers(model)
     assert torch.equal(model(tokens).logits, expected)
     assert torch.equal(copy.deepcopy(model)(tokens).logits, expected)
-    again = Routers(model)  # prepared twice
+    again = Routers(model)  # prepared twice, which forces another choice, and sees it
     assert len(again.routers) == 3
     assert torch.equal(model(tokens).logits, expected)
 

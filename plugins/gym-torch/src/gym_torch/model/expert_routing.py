@@ -38,19 +38,11 @@ class Routers:
         """Find and prepare them. Raises GymError where the model has none, or chooses experts in a way not known here."""
         recorder = (model._can_record_outputs or {}).get("router_logits")
         kind = recorder.target_class if recorder else ()
-        self.routers: list[nn.Module] = []
+        self.routers: list[Router] = []
         for layer in recomputable(model):
-            for name, module in layer.named_modules():
+            for module in layer.modules():
                 if isinstance(module, kind):
-                    if not hasattr(module, "watched"):
-                        module.watched = False  # whether its choice is kept in `chosen`
-                        module.chosen = None  # [tokens, k], of the last call that was watched
-                        module.forced = None  # [tokens, k], experts of the call that follows; FREE where it chooses
-                        module.choice = None  # what watches a call
-                        module.register_forward_pre_hook(_enter)
-                        module.register_forward_hook(_leave, always_call=True)
-                        layer.register_forward_pre_hook(_Hand(name, len(self.routers)), with_kwargs=True)
-                    self.routers.append(module)
+                    self.routers.append(Router(layer, module, len(self.routers)))
         if not self.routers:
             raise GymError(
                 f"{type(model).__name__} has no routers: it is no mixture of experts, or one that Gym does not know",
@@ -65,7 +57,7 @@ class Routers:
         tokens = torch.arange(3, device=model.device)[None]
         run = model.base_model
         _, own = self.record(lambda: run(input_ids=tokens, use_cache=False))
-        other = (own + 1) % min(int(router.num_experts) for router in self.routers)
+        other = (own + 1) % min(int(router.module.num_experts) for router in self.routers)
         _, found = self.record(lambda: run(input_ids=tokens, use_cache=False, experts=other[None]))
         if not torch.equal(found, other):
             raise GymError(
@@ -87,47 +79,53 @@ class Routers:
         finally:
             for router in self.routers:
                 router.watched, router.chosen = False, None
-        if any(each is None for each in chosen):
+        found = [each for each in chosen if each is not None]
+        if len(found) < len(chosen):
             raise GymError("a router chose without being seen", key="algorithm.routing_replay")
-        return result, torch.stack(chosen, dim=1).to(torch.int16)
+        return result, torch.stack(found, dim=1).to(torch.int16)
 
 
-@torch.compiler.disable
-def _enter(router: nn.Module, inputs: Any) -> None:
-    """Begin to watch a router that is asked what it chooses, or told what to."""
-    if router.forced is not None or router.watched:
-        router.choice = _Choice(router)
-        router.choice.__enter__()
+class Router:
+    """One router of a model. Its hooks hold it, so a copy of the model has one of its own."""
 
+    watched = False  #: whether its choice is kept in `chosen`
+    chosen: Tensor | None = None  #: `[tokens, k]`, of the last call that was watched
+    forced: Tensor | None = None  #: `[tokens, k]`, experts of the call that follows; FREE where it chooses
 
-@torch.compiler.disable
-def _leave(router: nn.Module, inputs: Any, outputs: Any) -> None:
-    """End it, also where the router raised an error or a layer is computed again in part."""
-    if router.choice is not None:
-        choice, router.choice = router.choice, None
-        choice.__exit__(None, None, None)
+    def __init__(self, layer: nn.Module, module: nn.Module, number: int) -> None:
+        """Watch `module`, which lies in `layer`, and is that many-th of the routers of the model."""
+        self.module, self.number = module, number
+        self._choice: _Choice | None = None
+        layer.register_forward_pre_hook(self._hand, with_kwargs=True)
+        module.register_forward_pre_hook(self._enter)
+        module.register_forward_hook(self._leave, always_call=True)
 
+    def _hand(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
+        """Take from what a layer is called with which experts are forced, again when the layer is computed again."""
+        experts = options.get("experts")  # [rows, length, layers, k]
+        self.forced = None if experts is None else experts[:, :, self.number].flatten(0, 1)
+        return inputs, {name: value for name, value in options.items() if name != "experts"}
 
-class _Hand:
-    """Hands the experts that a model is called with to the router of one layer, again when the layer is computed again."""
+    @torch.compiler.disable
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        """Begin to watch, where it is asked what it chooses, or told what to."""
+        if self.forced is not None or self.watched:
+            self._choice = _Choice(self)
+            self._choice.__enter__()
 
-    def __init__(self, name: str, number: int) -> None:
-        """Take the router's name within its layer, and its place in the order of routers."""
-        self.name, self.number = name, number
-
-    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
-        """Set the router's `forced`; the layer itself is not given the experts."""
-        rest = dict(options)
-        experts = rest.pop("experts", None)  # [rows, length, layers, k]
-        layer.get_submodule(self.name).forced = None if experts is None else experts[:, :, self.number].flatten(0, 1)
-        return inputs, rest
+    @torch.compiler.disable
+    def _leave(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """End it, also where the router raised an error or a layer is computed again in part."""
+        if self._choice is not None:
+            choice, self._choice = self._choice, None
+            choice.__exit__(None, None, None)
 
 
 class _Choice(TorchFunctionMode):
     """Watches one router at work: the `topk` over its experts is where it chooses."""
 
-    def __init__(self, router: nn.Module) -> None:
-        """Take the router, which knows how many experts there are and how many it chooses."""
+    def __init__(self, router: Router) -> None:
+        """Take the router, whose module knows how many experts there are and how many it chooses."""
         super().__init__()
         self.router = router
 
@@ -139,7 +137,8 @@ class _Choice(TorchFunctionMode):
         if func not in (torch.topk, Tensor.topk):
             return result
         router, scores, own = self.router, args[0], result.indices
-        if (scores.dim(), scores.shape[-1], own.shape[-1]) != (2, router.num_experts, router.top_k):
+        known = (router.module.num_experts, router.module.top_k)
+        if scores.dim() != 2 or (scores.shape[-1], own.shape[-1]) != known:
             return result  # a first choice, of groups of experts
         if router.forced is not None:
             own = torch.where(router.forced == FREE, own, router.forced.to(own.dtype))
