@@ -231,8 +231,8 @@ def test_the_generator_records_prompt_and_answer(tokenizer, max_batch) -> None:
     model = mixture()
     routers = Routers(model)
     prompts = [[5, 9, 17, 20], [30], [5, 9, 17, 20], [40, 41]]
-    plain = Generator(model, tokenizer, max_batch).generate(prompts, [6, 9, 3, 1], 1.0, seed=1)
-    made = Generator(model, tokenizer, max_batch, routers).generate(prompts, [6, 9, 3, 1], 1.0, seed=1)
+    plain = Generator(model, tokenizer, max_batch).generate(prompts, [6, 9, 3, 1], temperature=1.0, seed=1)
+    made = Generator(model, tokenizer, max_batch, routers).generate(prompts, [6, 9, 3, 1], temperature=1.0, seed=1)
     assert [answer.tokens for answer in made] == [answer.tokens for answer in plain]
     assert all(answer.routed == [] for answer in plain)
     for prompt, answer in zip(prompts, made, strict=True):

@@ -50,8 +50,8 @@ class StandIn:
             (made,) = self.generator.generate(
                 [prompt],
                 params["max_tokens"],
-                params["temperature"],
-                params["top_p"],
+                temperature=params["temperature"],
+                top_p=params["top_p"],
                 seed=params["seed"],
                 stop_ids=params["stop_token_ids"],
                 top_k=params["top_k"],

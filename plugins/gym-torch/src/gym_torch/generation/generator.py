@@ -74,17 +74,18 @@ class Generator:
         self,
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int | Sequence[int],
+        *,
         temperature: float = 0.0,
         top_p: float = 1.0,
-        seed: int = 0,
-        stop_ids: Collection[int] | None = None,
-        streams: Sequence[int] | None = None,
-        keys: Sequence[Hashable] | None = None,
-        around: Around | None = None,
         top_k: int = 0,
         min_p: float = 0.0,
-        prefixes: PrefixCache | None = None,
+        seed: int = 0,
+        streams: Sequence[int] | None = None,
+        stop_ids: Collection[int] | None = None,
         stop: Sequence[str] = (),
+        keys: Sequence[Hashable] | None = None,
+        around: Around | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> list[Completion]:
         """Continue each prompt until a stop token, a stop string or `max_new_tokens`.
 
@@ -96,15 +97,15 @@ class Generator:
             max_new_tokens: most tokens to generate, for every prompt or one number for each.
             temperature: 0 is greedy.
             top_p: see `gym_torch.generation.sampling.choose`.
-            seed: any integer.
-            stop_ids: tokens that end a completion; by default those of tokenizer and model.
-            streams: for each prompt the number of its random numbers; by default its index in the list.
-            keys: what an answer depends on beside its prompt, such as whose it is: only prompts of one key are computed once.
-            around: makes the context of each forward pass, given the keys of its rows.
             top_k: as `top_p`.
             min_p: as `top_p`.
-            prefixes: cache of beginnings of prompts; these texts are added to it. For one model with the same weights.
+            seed: any integer.
+            streams: for each prompt the number of its random numbers; by default its index in the list.
+            stop_ids: tokens that end a completion; by default those of tokenizer and model.
             stop: texts, none of them empty; a completion ends with the token that makes one of them whole.
+            keys: what an answer depends on beside its prompt, such as whose it is: only prompts of one key are computed once.
+            around: makes the context of each forward pass, given the keys of its rows.
+            prefixes: cache of beginnings of prompts; these texts are added to it. For one model with the same weights.
 
         Returns:
             A completion for each prompt, in order.
