@@ -71,56 +71,80 @@ def train_all(
     Raises Interrupted after a signal, when the states of all are on the disk.
 
     """
-    queue = _Queue(waiting)
-    mine: dict[str, Waiting] = {}
-    entered: dict[str, int] = {}
-    alone: list[Waiting] = []
-    with Signals() as signals, kernel_libraries.in_use(engine.base.run), engine.hosting(mine):
+    users = _Users(engine, _Queue(waiting), turn)
+    with Signals() as signals, kernel_libraries.in_use(engine.base.run), engine.hosting(users.present):
         while True:
-            while engine.free and queue.exceeds(0):
-                user = queue.next()
-                try:
-                    found = _enter(engine, user)
-                except AloneError as why:
-                    say(f"{user.name} trains alone: {why.problems[0].why}")
-                    alone.append(user)
-                    continue
-                if found is not None:
-                    yield found
-                    continue
-                mine[user.name] = user
-                entered[user.name] = engine.present[user.name].job.progress.step
-            if not mine:
+            yield from users.enter()
+            if not users.present:
                 break
-            for name, error in engine.step().items():
-                if name in mine:
-                    yield Trained(name, mine.pop(name).output, error=error)
+            yield from users.step()
             told(engine)
-            left: list[Waiting] = []
-            for name in list(mine):
-                job = engine.present[name].job
-                over: Trained | None = None
-                try:
-                    if job.progress.over:
-                        over = _finished(engine, mine[name])
-                    elif turn and job.progress.step - entered[name] >= turn and queue.exceeds(engine.free):
-                        engine.leave(name)
-                        left.append(mine.pop(name))
-                    elif due(job.progress, job.train.save_every):
-                        engine.save(name)
-                except GymError as error:  # as of a disk that is full: the last state is whole
-                    if name in engine.present:
-                        engine.drop(name, error)
-                    over = Trained(name, mine[name].output, error=error)
-                if over is not None:
-                    del mine[name]
-                    yield over
-            queue.again.extend(left)  # who waited before them has their room
+            yield from users.make_room()
             if signals.received:
-                for name in list(mine):
+                for name in list(users.present):
                     engine.leave(name)
                 raise Interrupted(signals.received)
-    yield from map(train_alone, alone)
+    yield from map(train_alone, users.alone)
+
+
+class _Users:
+    """Users in training and those who wait."""
+
+    def __init__(self, engine: Engine, queue: _Queue, turn: int | None) -> None:
+        self._engine, self._queue, self._turn = engine, queue, turn
+        self.present: dict[str, Waiting] = {}  #: those in training, but for the ones that were in the engine before
+        self.alone: list[Waiting] = []  #: who cannot share
+        self._entered: dict[str, int] = {}  # the step of each user when it entered
+
+    def enter(self) -> Iterator[Trained]:
+        """Let users in while there is room; yield those who are finished already or cannot be trained."""
+        while self._engine.free and self._queue.exceeds(0):
+            user = self._queue.next()
+            try:
+                found = _enter(self._engine, user)
+            except AloneError as why:
+                say(f"{user.name} trains alone: {why.problems[0].why}")
+                self.alone.append(user)
+                continue
+            if found is not None:
+                yield found
+                continue
+            self.present[user.name] = user
+            self._entered[user.name] = self._engine.present[user.name].job.progress.step
+
+    def step(self) -> Iterator[Trained]:
+        """Take an optimizer step of everybody; yield those who failed."""
+        for name, error in self._engine.step().items():
+            if name in self.present:
+                yield Trained(name, self.present.pop(name).output, error=error)
+
+    def make_room(self) -> Iterator[Trained]:
+        """Yield who is finished, have those leave whose turn is over, and save the others where that is due."""
+        engine, left = self._engine, []
+        for name, user in list(self.present.items()):
+            job = engine.present[name].job
+            over: Trained | None = None
+            try:
+                if job.progress.over:
+                    over = _finished(engine, user)
+                elif self._turn_is_over(name):
+                    engine.leave(name)
+                    left.append(self.present.pop(name))
+                elif due(job.progress, job.train.save_every):
+                    engine.save(name)
+            except GymError as error:  # as of a disk that is full: the last state is whole
+                if name in engine.present:
+                    engine.drop(name, error)
+                over = Trained(name, user.output, error=error)
+            if over is not None:
+                del self.present[name]
+                yield over
+        self._queue.again.extend(left)  # who waited before them has their room
+
+    def _turn_is_over(self, name: str) -> bool:
+        """Whether a user has had its turn, and there is less room than others need."""
+        steps = self._engine.present[name].job.progress.step - self._entered[name]
+        return self._turn is not None and steps >= self._turn and self._queue.exceeds(self._engine.free)
 
 
 class _Queue:
