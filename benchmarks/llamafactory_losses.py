@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import execute, load_recipe
 from gym_testkit import tiny
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/gym-llamafactory/tests"))
+from llamafactory_checkout import processors
 
 ROWS, STEPS, RATE, CUTOFF = 4, 3, 1e-3, 256
 FILES = (
@@ -53,20 +56,6 @@ FIXED: dict[str, Any] = {
 }  # fmt: skip
 Sample = tuple[list[int], list[int]]
 Reference = Callable[[torch.nn.Module, torch.nn.Module, Sequence[Any]], Tensor]
-
-
-def processors(checkout: Path) -> tuple[Any, ...]:
-    """Import LLaMA-Factory's templates and processors, and nothing besides."""
-    root = checkout / "src" / "llamafactory"
-    for name in ("llamafactory", "llamafactory.data", "llamafactory.extras", "llamafactory.data.processor"):
-        module = ModuleType(name)
-        module.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = module
-    sys.modules["torchaudio"] = ModuleType("torchaudio")
-    from llamafactory.data import template  # type: ignore[import-not-found]
-    from llamafactory.data.processor import pairwise, pretrain, supervised  # type: ignore[import-not-found]
-
-    return template, supervised, pairwise, pretrain
 
 
 def encoded(theirs: tuple[Any, ...], stage: str, name: str, rows: Sequence[Any], model: Path) -> list[Any]:

@@ -21,19 +21,9 @@ from typing import Any
 from peers.shape import LARGE, SHAPE, SMALL
 from report import Report, main
 
+from gym_testkit.architectures import LLAMA_70B
+
 WITHIN = 0.1
-LLAMA_70B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 8192,
-    "num_hidden_layers": 80,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-    "dtype": "bfloat16",
-}
 SAMPLE = 512  #: tokens of one sample
 #: A processor without bf16 products takes minutes for a step of 512 tokens in bf16, and what is to be seen, the copies
 #: of the weights, does not depend on the tokens.

@@ -1,7 +1,4 @@
-"""Records what ids and masks LLaMA-Factory makes: `python record_ids.py CHECKOUT VERSION`, by all its templates.
-
-Only its modules of templates and processors are imported; what they import besides is not needed for texts.
-"""
+"""Records what ids and masks LLaMA-Factory makes: `python record_ids.py CHECKOUT VERSION`, by all its templates."""
 
 from __future__ import annotations
 
@@ -10,33 +7,19 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
+from llamafactory_checkout import processors
 from llamafactory_conversations import CONVERSATIONS, named, tokenizer_in
 from transformers import AutoTokenizer
 
 RECORDED = Path(__file__).parent / "recorded.json"
 
 
-def modules(checkout: Path) -> tuple[Any, Any]:
-    """Import what is needed of a checkout."""
-    root = checkout / "src" / "llamafactory"
-    for name in ("llamafactory", "llamafactory.data", "llamafactory.extras", "llamafactory.data.processor"):
-        module = ModuleType(name)
-        module.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = module
-    sys.modules["torchaudio"] = ModuleType("torchaudio")
-    from llamafactory.data import template  # type: ignore[import-not-found]
-    from llamafactory.data.processor import supervised  # type: ignore[import-not-found]
-
-    return template, supervised
-
-
 def main() -> None:
     """Write the record."""
     checkout, version = Path(sys.argv[1]), sys.argv[2]
-    template, supervised = modules(checkout)
+    template, supervised, *_ = processors(checkout)
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         model = tokenizer_in(Path(folder) / "model")

@@ -24,22 +24,11 @@ from gym_plan.show import advice
 from gym_plan.skeleton import skeleton
 from gym_plan.synthetic_examples import lengths_of, planned
 from gym_plan.trace import Trace
+from gym_testkit.architectures import LLAMA_70B
 from gym_testkit.bench import Bench
 from gym_torch import DDP
 from gym_torch.packing import PACKED
 from gym_torch.policy import Policy
-
-LLAMA_70B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 8192,
-    "num_hidden_layers": 80,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "dtype": "bfloat16",
-}
 
 
 def predicted(folder: Path, config: dict[str, Any], adapter: str = "full", **options: Any) -> Prediction:

@@ -19,6 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from gym_serve_requests import GREEDY, asking, pieces, text
 from hostile_templates import HOSTILE
 
 from gym_core import Artifact, GymError
@@ -28,7 +29,7 @@ from gym_data.tokenizer import Tokenizer
 from gym_export import GGUF
 from gym_serve.batching.prompts import prompt_tokens
 from gym_serve.chat.command import ChatOptions
-from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.contract import Grammar, Limits, ModelSource, Request
 from gym_serve.errors import BadRequest, RequestError, TooLong, Unknown
 from gym_serve.inference.command import inference
 from gym_serve.llama_cpp.config import LlamaCpp
@@ -40,7 +41,6 @@ from gym_testkit.laws import servers
 needs_binding = pytest.mark.skipif(
     find_spec("llama_cpp") is None and "GYM_LLAMACPP" not in os.environ, reason="llama-cpp-python is not installed"
 )
-GREEDY = Sampling(max_tokens=16, temperature=0.0)
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "日本語 🙂"]
 
 
@@ -67,18 +67,6 @@ class Exported(Bench):
     def model(self, seed: int = 0) -> Path:
         folder = self.root / f"gguf-{seed}"
         return folder / "model.gguf" if folder.exists() else exported(super().model(seed), folder)
-
-
-def asking(text: str = ASKS[0], **sampling: Any) -> Request:
-    return Request("tiny", messages=[{"role": "user", "content": text}], sampling=replace(GREEDY, **sampling))
-
-
-async def pieces(engine: Any, request: Request) -> list[Piece]:
-    return [piece async for piece in engine.submit(request)]
-
-
-async def text(engine: Any, request: Request) -> str:
-    return "".join(piece.text for piece in await pieces(engine, request))
 
 
 @needs_binding

@@ -18,6 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from gym_serve_requests import GREEDY, LONGEST, asking, pieces, text
 from hostile_templates import HOSTILE
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -25,7 +26,7 @@ from gym_data.chat import render
 from gym_data.location import locate
 from gym_serve.batching import grammar
 from gym_serve.batching.engine import BatchEngine
-from gym_serve.contract import Grammar, Limits, ModelSource, Piece, Request, Sampling
+from gym_serve.contract import Grammar, Limits, ModelSource, Request
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, TooLong, Unknown
 from gym_serve.local.config import Local
 from gym_serve.local.engine import LocalEngine
@@ -43,9 +44,7 @@ from gym_torch.generation.prefill import ChunkedPrefill
 from gym_torch.kernels import fused_ops
 from gym_torch.patched_forward import plain
 
-LONGEST = 16
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "a", "3 + 4?"]
-GREEDY = Sampling(max_tokens=LONGEST, temperature=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +54,6 @@ def engine() -> Iterator[LocalEngine]:
     )
     yield made
     asyncio.run(made.close())
-
-
-def asking(text: str = ASKS[0], **sampling: Any) -> Request:
-    return Request("tiny", messages=[{"role": "user", "content": text}], sampling=replace(GREEDY, **sampling))
-
-
-async def pieces(engine: LocalEngine, request: Request) -> list[Piece]:
-    return [piece async for piece in engine.submit(request)]
-
-
-async def text(engine: LocalEngine, request: Request) -> str:
-    return "".join(piece.text for piece in await pieces(engine, request))
 
 
 @pytest.mark.parametrize("law", servers.laws.laws, ids=lambda law: law.text)

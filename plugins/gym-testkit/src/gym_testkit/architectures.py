@@ -40,6 +40,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "num_key_value_heads": 4},
 }
 
+#: `config.json` of a Llama of 70B parameters, for what is computed without weights.
+LLAMA_70B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
+
 
 def build(name: str, attention: str | None = "eager") -> PreTrainedModel:
     """Return a model with random weights, always the same ones; without `attention`, with what transformers chooses."""
