@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from gym_core import RecipeError, execute, load_recipe
 from gym_rl.rollout_log.files import HELD_OUT, TRAINING, RolloutLog
@@ -100,13 +101,19 @@ def test_the_summary_names_the_reward_and_both_plots_are_drawn(
         assert (run.outcome.output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+#: What a run keeps beside the policy: a coefficient that adapts from round to round, and a reference that follows.
+KEPT = {"kl_estimator": "k1_in_reward", "beta": 0.1, "kl_target": 0.5, "kl_horizon": 40.0, "ref_model_sync_steps": 2}
+
+
 def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Bench) -> None:
+    """Its checkpoint lies within a round, and holds a reference whose next mixture is due before the step that comes."""
     asked = recipe(
         bench,
-        algorithm={"num_mini_batches": 2, "stop": STOP, "top_entropy_quantile": 0.5},
+        algorithm={"num_mini_batches": 3, "stop": STOP, "top_entropy_quantile": 0.5} | KEPT,
         max_steps=8,
-        save_every=3,
+        save_every=4,
         batch_size=4,
+        learning_rate=0.01,
     )
     whole = bench.run(asked, "whole")
     output, file = bench.path("killed"), bench.path("recipe.yaml")
@@ -117,13 +124,16 @@ def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Be
     assert again.returncode == 0, again.stderr
     resumed = bench.finished(execute(load_recipe(file)))
     assert timeless(resumed) == timeless(whole)
+    assert len(set(whole.series("kl_coef"))) == 3, "another one each round"
     assert weights(resumed) == weights(whole)
-    assert fingerprint(output / "rollouts") == fingerprint(bench.root / "whole" / "rollouts")
-    assert RolloutLog(output).steps(TRAINING) == [1, 3, 5, 7]
+    for folder, kind in {"rollouts": "", "checkpoints": "source.safetensors"}.items():  # which has reference and round
+        assert fingerprint(output / folder, kind) == fingerprint(bench.root / "whole" / folder, kind), folder
+    assert RolloutLog(output).steps(TRAINING) == [1, 4, 7]
 
 
 def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
-    asked = recipe(bench, algorithm={"stop": STOP, "top_entropy_quantile": 0.5}, batch_size=4, accumulate=2)
+    options = {"stop": STOP, "top_entropy_quantile": 0.5} | KEPT
+    asked = recipe(bench, algorithm=options, batch_size=4, accumulate=2, learning_rate=0.01)
     alone = bench.run(asked, "alone")
     output, file = bench.path("shared"), bench.path("recipe.yaml")
     file.write_text(yaml.safe_dump({**asked, "output": str(output)}), encoding="utf-8")
@@ -134,6 +144,10 @@ def test_two_processes_measure_and_keep_what_one_does(bench: Bench) -> None:
         assert one == pytest.approx(other, rel=1e-5)
     first, other = (RolloutLog(path).read(TRAINING, 1) for path in (Path(alone.outcome.output), output))
     assert [(one.id, one.answer) for one in first] == [(one.id, one.answer) for one in other]
+    last = [load_file(path / "checkpoints/step-00000004/source.safetensors") for path in (bench.root / "alone", output)]
+    references = [{name: each for name, each in found.items() if name.startswith("reference/")} for found in last]
+    assert references[0]
+    torch.testing.assert_close(*references, rtol=0, atol=1e-4)
 
 
 def test_what_nothing_judged_is_not_measured(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
