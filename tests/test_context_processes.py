@@ -83,7 +83,7 @@ def lines(output: Path) -> list[dict[str, float]]:
 def agree(one: Path, other: Path) -> None:
     for left, right in zip(lines(one), lines(other), strict=True):
         assert left == pytest.approx(right, rel=1e-3, abs=2e-5)
-        assert left.get("tokens") == right.get("tokens")
+        assert left.get("num_tokens") == right.get("num_tokens")
     figures = [json.loads((output / "run.json").read_text())["training"] for output in (one, other)]
     assert figures[0]["samples"] == figures[1]["samples"] and figures[0]["tokens"] == figures[1]["tokens"]
 

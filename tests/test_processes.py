@@ -95,7 +95,7 @@ def agree(one: Path, other: Path) -> None:
     for key, line in left.items():
         for name in ("loss", "eval_loss"):
             assert abs(line.get(name, 0.0) - right[key].get(name, 0.0)) < 1e-5, (key, name)
-        assert line.get("tokens") == right[key].get("tokens")
+        assert line.get("num_tokens") == right[key].get("num_tokens")
     (file,) = (path.name for path in (one / "model").glob("*.safetensors"))
     here, there = load_file(one / "model" / file), load_file(other / "model" / file)
     assert here.keys() == there.keys()

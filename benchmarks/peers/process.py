@@ -131,7 +131,7 @@ def executed(recipe: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     outcome = execute(load_recipe(recipe))
     most = peak()
     lines = [json.loads(line) for line in (outcome.output / "metrics.jsonl").read_text().splitlines()]
-    tokens = [line["tokens"] for line in lines]
+    tokens = [line["num_tokens"] for line in lines]
     each = [now - before for before, now in zip([0, *tokens], tokens, strict=False)]
     seconds = [count / line["tokens_per_second"] for count, line in zip(each, lines, strict=True)]
     losses, norms = ([line[key] for line in lines] for key in ("loss", "grad_norm"))

@@ -182,7 +182,7 @@ def test_a_metric_that_would_overwrite_what_the_loop_writes(bench):
 def test_every_name_in_the_log_is_taken(bench):
     """None that the loop writes is left out: what a plain run logs, no metric may be called."""
     line = carried_out(bench, bench.recipe("sft", **STEPS))[0]
-    assert line.keys() <= OF_THE_LOOP and {"loss", "tokens", "learning_rate"} <= line.keys()
+    assert line.keys() <= OF_THE_LOOP and {"loss", "num_tokens", "learning_rate"} <= line.keys()
 
 
 @pytest.mark.parametrize("name", ["loss", "own"])

@@ -35,7 +35,7 @@ def test_metrics(finished: tuple[Path, Artifact]) -> None:
     assert [(line["step"], "eval_loss" in line) for line in lines] == [
         (2, False), (4, False), (5, False), (5, True), (6, False), (8, False), (10, False), (10, True)
     ]  # fmt: skip
-    assert {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "tokens_per_second"} <= lines[0].keys()
+    assert {"step", "epoch", "loss", "grad_norm", "learning_rate", "num_tokens", "tokens_per_second"} <= lines[0].keys()
 
 
 def test_plots(finished: tuple[Path, Artifact]) -> None:

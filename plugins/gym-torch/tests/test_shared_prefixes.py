@@ -151,7 +151,7 @@ def test_a_run_counts_the_tokens_of_its_samples(bench: Bench) -> None:
     lora = {"name": "lora", "rank": 2}
     once = bench.run(made | {"adapter": lora}, "once")
     apart = bench.run(made | {"adapter": lora | {"dropout": 1e-9}}, "apart")
-    assert once.series("tokens") == apart.series("tokens")
+    assert once.series("num_tokens") == apart.series("num_tokens")
     for key in ("loss", "grad_norm"):
         assert once.series(key) == pytest.approx(apart.series(key), rel=1e-5)
 

@@ -131,7 +131,7 @@ OF_THE_LOOP = frozenset(
         "aux_loss",
         "grad_norm",
         "learning_rate",
-        "tokens",
+        "num_tokens",
         "tokens_per_second",
         "seconds",
         UNLEARNT,

@@ -218,6 +218,6 @@ def _metrics(made: Round) -> Mapping[str, Any]:
         "teaching_groups": made.teaching,
         "experiences": made.experiences,
         **({} if made.unpriced else {"cost": round(made.cost, 6)}),
-        "tokens": made.tokens,
+        "num_tokens": made.tokens,
         **({"eval_reward": kept} if compared else {}),
     }

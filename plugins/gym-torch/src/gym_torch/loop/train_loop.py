@@ -99,7 +99,7 @@ def rest(job: Job, step: Step, began: float) -> None:
     progress, seconds = job.progress, time.monotonic() - began
     progress.step, progress.epoch, progress.idle = progress.step + 1, step.epoch, progress.idle + 1
     progress.seconds += seconds
-    job.window.add({"loss": 0.0, "grad_norm": 0.0, "tokens": 0.0, "seconds": seconds, **step.metrics, UNLEARNT: 1.0})
+    job.window.add({"loss": 0.0, "grad_norm": 0.0, "num_tokens": 0.0, "seconds": seconds, **step.metrics, UNLEARNT: 1.0})
 
 
 def optimizer_step(job: Job, step: Step, rates: Sequence[float], began: float) -> bool:
@@ -159,7 +159,7 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     progress.seconds += seconds
     check_names(step.metrics, f"{named(job.source)}.steps", beside=values)
     values |= step.metrics
-    values |= {"grad_norm": norm_value, "tokens": whole.tokens, "seconds": seconds}
+    values |= {"grad_norm": norm_value, "num_tokens": whole.tokens, "seconds": seconds}
     job.window.add(values if learnt else values | {UNLEARNT: 1.0}, metrics.largest)
 
 
@@ -207,13 +207,12 @@ def evaluate(job: Job, evaluation: Evaluation) -> None:
 def log(job: Job) -> None:
     """Tell the observer of the steps since the last line."""
     progress = job.progress
-    means, (tokens, seconds) = job.window.take("tokens", "seconds")
-    shown = {
-        name: means[name] for name in ("loss", job.measure, job.shown) if name in means
-    }  # a reward may have nothing to say
+    means, (tokens, seconds) = job.window.take("num_tokens", "seconds")
+    names = ("loss", job.measure, job.shown)
+    shown = {name: means[name] for name in names if name in means}  # a reward may have nothing to say
     progress.figures = {f"first_{name}": value for name, value in shown.items()} | progress.figures | shown
     record = {"step": progress.step, "epoch": progress.epoch, **means}
-    record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "tokens": progress.tokens}
+    record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "num_tokens": progress.tokens}
     job.observer.logged(progress, record | {"tokens_per_second": tokens / max(seconds, 1e-9)})
 
 

@@ -24,7 +24,7 @@ class LlamaFactoryFiles(JsonLines):
     def logged(self, progress: Progress, record: Record) -> None:
         """Append a line with the loss, and with what training improves."""
         values = {name: record[name] for name in ("loss", self.measure) if name in record}
-        extra = {"throughput": round(record["tokens_per_second"], 2), "total_tokens": record["tokens"]}
+        extra = {"throughput": round(record["tokens_per_second"], 2), "total_tokens": record["num_tokens"]}
         self.append(self._line(progress, values | {"lr": record["learning_rate"]}) | extra)
 
     def evaluated(self, progress: Progress, record: Record) -> None:
