@@ -99,7 +99,9 @@ def rest(job: Job, step: Step, began: float) -> None:
     progress, seconds = job.progress, time.monotonic() - began
     progress.step, progress.epoch, progress.idle = progress.step + 1, step.epoch, progress.idle + 1
     progress.seconds += seconds
-    job.window.add({"loss": 0.0, "grad_norm": 0.0, "num_tokens": 0.0, "seconds": seconds, **step.metrics, UNLEARNT: 1.0})
+    job.window.add(
+        {"loss": 0.0, "grad_norm": 0.0, "num_tokens": 0.0, "seconds": seconds, **step.metrics, UNLEARNT: 1.0}
+    )
 
 
 def optimizer_step(job: Job, step: Step, rates: Sequence[float], began: float) -> bool:
