@@ -6,10 +6,8 @@ from __future__ import annotations
 KEYS = frozenset({"merger", "inputs", "hostile", "byzantine_threshold", "merge_method"})
 
 
-def advise(key: str) -> tuple[str, str] | None:
-    """Return what such a key belongs to and what to do; None for any other."""
-    return (
-        ("belongs to a file of `gym merge`, and this is read as a recipe", "run `gym merge FILE`")
-        if key in KEYS
-        else None
-    )
+def advise(key: str, near: str = "") -> tuple[str, str] | None:
+    """Return what such a key belongs to and what to do; None for any other, whatever right key is `near`."""
+    if key not in KEYS:
+        return None
+    return "belongs to a file of `gym merge`, and this is read as a recipe", "run `gym merge FILE`"
