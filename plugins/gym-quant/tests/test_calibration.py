@@ -11,7 +11,7 @@ import pytest
 from gym_core.cli import run as gym
 from gym_core.errors import OK
 from gym_data.examples import Branched, Example, Pair
-from gym_quant.post_training.calibration import unbranched
+from gym_torch.batch import unbranched
 
 ROWS = {
     "text": [{"text": " ".join(f"word {number} of {row}" for number in range(60))} for row in range(90)],

@@ -74,6 +74,20 @@ def apart(examples: Sequence[Example]) -> tuple[list[Example], tuple[int | None,
     return pieces, tuple(prefixes)
 
 
+def unbranched(sample: Example) -> Example:
+    """Return the first sequence of a sample that branches, of a pair the side that was preferred; any other as it is."""
+    if not isinstance(sample, Branching):
+        return sample
+    pieces, before = apart([sample])
+    path = [next(number for number in range(len(pieces)) if number not in before)]
+    while (earlier := before[path[0]]) is not None:
+        path.insert(0, earlier)
+    along = [pieces[number] for number in path]
+    return Piece(
+        sample.id, np.concatenate([each.tokens for each in along]), np.concatenate([each.trained for each in along])
+    )
+
+
 @dataclass(frozen=True)
 class Segment:
     """Tokens `start` to `stop` of one row."""

@@ -15,7 +15,7 @@ from gym_core import GymError, Run
 from gym_data.kinds import Data
 from gym_data.row_reader import ShapeError
 from gym_quant.config.base import Sampling
-from gym_torch.batch import Branching, Example, Piece, apart
+from gym_torch.batch import Example, unbranched
 from gym_torch.config import torch_algorithm
 from gym_torch.contract_checks import promised
 from gym_torch.kinds import part
@@ -154,17 +154,3 @@ def prepared(data: Data, run: Run, model: Path) -> Prepared:
         return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]
     assert first is not None
     raise first
-
-
-def unbranched(sample: Example) -> Example:
-    """Return the first sequence of a sample that branches, of a pair the side that was preferred; any other as it is."""
-    if not isinstance(sample, Branching):
-        return sample
-    pieces, before = apart([sample])
-    path = [next(number for number in range(len(pieces)) if number not in before)]
-    while (earlier := before[path[0]]) is not None:
-        path.insert(0, earlier)
-    along = [pieces[number] for number in path]
-    return Piece(
-        sample.id, np.concatenate([each.tokens for each in along]), np.concatenate([each.trained for each in along])
-    )
