@@ -20,6 +20,11 @@ class RegisteredRows(Protocol):
     samples: int | None  #: how many of them are wanted
 
 
+def registered(rows: Rows) -> RegisteredRows | None:
+    """Return rows of which a registry told more, and None for any others."""
+    return rows if isinstance(rows, RegisteredRows) else None
+
+
 @dataclass(frozen=True)
 class Opened:
     """A source, ready to be read, and the format of its rows."""

@@ -19,7 +19,7 @@ from gym_data.formats import Text
 from gym_data.formats.detect import detect, detect_prompt, told_by
 from gym_data.formats.parsing import UntrainableRowError, no_marked_media
 from gym_data.kinds import Format, Source
-from gym_data.opened_source import Opened, RegisteredRows
+from gym_data.opened_source import Opened, registered
 from gym_data.provenance import answering, blamed, called, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, Tools, content_key
 from gym_data.tally import Tally
@@ -185,7 +185,7 @@ class Reader:
         name = source.title or name_of(source)
         with answering(source, "opening it", source.title):
             built = source.build()
-        told = built if isinstance(built, RegisteredRows) else None
+        told = registered(built)
         opened = Opened(name, source, built, Text(), source.samples or (told.samples if told else None))
         found = source.read_as or (told.format if told else None)
         if found is None and source.format:
