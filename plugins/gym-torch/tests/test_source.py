@@ -12,7 +12,8 @@ from gym_torch_bench import Samples, samples
 from pydantic import ValidationError
 
 from gym_core import DataError, RecipeError, Train
-from gym_torch.source import Dataset, order
+from gym_torch.sample_order import order
+from gym_torch.source import Dataset
 
 
 def ids(dataset: Dataset, start: int = 0, rank: int = 0, world: int = 1) -> list[list[str]]:

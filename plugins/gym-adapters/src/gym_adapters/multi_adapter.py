@@ -20,7 +20,8 @@ from transformers import PreTrainedModel
 
 from gym_adapters.lora_base import lora_layers
 from gym_adapters.lora_checkpoint import adapter_at, check_beside, concatenated, read_lora, write_lora
-from gym_adapters.peft_base import check_floating, quiet, targets_of
+from gym_adapters.peft_base import check_floating, targets_of
+from gym_adapters.peft_warnings import quiet
 from gym_core import GymError
 from gym_torch.console import say
 from gym_torch.model.tasks import ROUNDING, TASKS, answers, probe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +21,7 @@ from transformers import PreTrainedModel
 from gym_adapters.config.base import PeftOptions, split
 from gym_adapters.fitting_layers import require_layers, unfit_layers
 from gym_adapters.lora_checkpoint import PREFIX, WEIGHTS, artifact, check_beside
+from gym_adapters.peft_warnings import quiet
 from gym_adapters.target_modules import ends, require
 from gym_core import Artifact, GymError
 from gym_torch.checkpoints.peft_folder import TWICE
@@ -281,19 +281,6 @@ def _inside(name: str, modules: Mapping[str, nn.Module]) -> bool:
     """Return whether a module or weight of this path lies in one of the modules."""
     parts = name.split(".")
     return any(".".join(parts[:end]) in modules for end in range(1, len(parts)))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence peft on tied embeddings, which `merged` takes care of, norms, which it merges, its finds and its old names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Model (with|has) `tie_word_embeddings=True`")
-        warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
-        warnings.filterwarnings("ignore", message="Unsupported layer type .*Norm")
-        warnings.filterwarnings("ignore", message="Adapter 'default': .* LoRA tensor")
-        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False")
-        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        yield
 
 
 def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

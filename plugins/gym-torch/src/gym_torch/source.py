@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import ceil
 from typing import Any, Generic, Protocol
 
@@ -21,6 +20,7 @@ from typing_extensions import TypeVar
 from gym_core import DataError, RecipeError, Train
 from gym_torch.batch import Example
 from gym_torch.packing import PACKED, Ints, Layout
+from gym_torch.sample_order import in_turn, order
 
 E = TypeVar("E", bound=Example, default=Example)
 E_co = TypeVar("E_co", bound=Example, default=Example, covariant=True)
@@ -213,7 +213,7 @@ class Dataset(Source, Generic[E]):
         return (
             order(self.train.seed, int(epoch), len(self.examples))
             if self.train.shuffle
-            else _in_turn(len(self.examples))
+            else in_turn(len(self.examples))
         )
 
 
@@ -248,32 +248,9 @@ def check_continued(state: Mapping[str, Any], total: int, named: Mapping[str, ob
             )
 
 
-@lru_cache(maxsize=4)
-def order(seed: int, epoch: int, samples: int) -> Ints:
-    """Return the order of an epoch: samples sorted by a hash of (seed, epoch, index), the same everywhere."""
-    key = np.zeros(1, dtype=np.uint64)
-    for word in (seed, epoch):
-        key = _mix(key ^ np.uint64(word % 2**64))
-    return np.argsort(_mix(_mix(np.arange(samples, dtype=np.uint64)) ^ key), kind="stable")
-
-
-@lru_cache(maxsize=1)
-def _in_turn(samples: int) -> Ints:
-    return np.arange(samples, dtype=np.int64)
-
-
-def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Scramble 64-bit words, one to one: the output function of SplitMix64 (doi:10.1145/2714064.2660195)."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: npt.NDArray[np.uint64] = words ^ (words >> np.uint64(31))
-    return mixed
-
-
 def once(examples: Examples[E], train: Train, layout: Layout, rank: int = 0, world: int = 1) -> Step[E]:
     """Return all samples as one step, for an evaluation."""
-    return share(examples, _in_turn(len(examples)), train, layout, rank, world, 1.0)
+    return share(examples, in_turn(len(examples)), train, layout, rank, world, 1.0)
 
 
 def share(

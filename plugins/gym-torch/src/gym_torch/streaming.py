@@ -12,7 +12,8 @@ from torch import Tensor
 from gym_core import Train
 from gym_torch.config import endless
 from gym_torch.packing import Layout
-from gym_torch.source import E, E_co, Examples, Source, Step, check_continued, order, share
+from gym_torch.sample_order import order
+from gym_torch.source import E, E_co, Examples, Source, Step, check_continued, share
 
 BEGIN: Mapping[str, Any] = {"window": None, "place": 0}
 

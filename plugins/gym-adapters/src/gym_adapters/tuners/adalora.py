@@ -20,7 +20,8 @@ from transformers import PreTrainedModel
 
 from gym_adapters.config.adalora import AdaLoRA
 from gym_adapters.lora_checkpoint import WEIGHTS
-from gym_adapters.peft_base import PeftAdapter, quiet
+from gym_adapters.peft_base import PeftAdapter
+from gym_adapters.peft_warnings import quiet
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import copy_state
 

@@ -27,7 +27,7 @@ from gym_adapters.config.base import split
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, adapter_at, check_beside, read_lora
-from gym_adapters.peft_base import quiet
+from gym_adapters.peft_warnings import quiet
 from gym_adapters.target_modules import within
 from gym_core import Artifact, GymError
 from gym_torch.model.adapted import LowRank, check_state

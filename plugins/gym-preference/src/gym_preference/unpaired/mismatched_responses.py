@@ -8,7 +8,8 @@ import numpy.typing as npt
 from gym_core import DataError
 from gym_data.examples import UnpairedExample
 from gym_torch.batch import Example
-from gym_torch.source import Examples, order
+from gym_torch.sample_order import order
+from gym_torch.source import Examples
 
 EPOCH = -1  #: whose order says which response is put to which prompt; no run comes past it
 

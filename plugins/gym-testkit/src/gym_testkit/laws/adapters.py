@@ -11,6 +11,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gym_core import GymError
+from gym_testkit.adapter_steps import (
+    assert_close,
+    copied,
+    fixed_tokens,
+    learnt_from,
+    logits_of,
+    optimizer_of,
+    same_state,
+    take_steps,
+    train_briefly,
+)
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
@@ -35,8 +46,8 @@ def _starts_unchanged(brought: Brought) -> bool:
 def unchanged(brought: Brought, bench: Bench) -> None:
     """Before the first step the adapted model computes what the base does."""
     base = _base(brought, bench)
-    expected = _logits(base)
-    _close(_logits(_adapt(brought, base).model), expected)
+    expected = logits_of(base)
+    assert_close(logits_of(_adapt(brought, base).model), expected)
 
 
 @laws("trains something, and that changes the output")
@@ -44,9 +55,9 @@ def learns(brought: Brought, bench: Bench) -> None:
     """A few steps move the output, and change in `state` what `requires_grad` marks, no more and no less."""
     adapted = _adapt(brought, _base(brought, bench))
     marked = sum(weight.numel() for weight in adapted.model.parameters() if weight.requires_grad)
-    before, began = _logits(adapted.model), _copied(adapted)
-    _train(adapted)
-    assert not torch.allclose(_logits(adapted.model), before, atol=1e-4), "training changes nothing"
+    before, began = logits_of(adapted.model), copied(adapted)
+    train_briefly(adapted)
+    assert not torch.allclose(logits_of(adapted.model), before, atol=1e-4), "training changes nothing"
     changed = [tensor.numel() for name, tensor in adapted.state().items() if not torch.equal(tensor, began[name])]
     assert 0 < marked == sum(changed)
 
@@ -55,9 +66,9 @@ def learns(brought: Brought, bench: Bench) -> None:
 def slopes(brought: Brought, bench: Bench) -> None:
     """A short way along its gradient, and in a drawn direction, the loss of each trained weight changes as the gradient says."""
     adapted = _adapt(brought, _base(brought, bench))
-    _train(adapted)
+    train_briefly(adapted)
     disable_dropout(adapted.model)
-    tokens = _tokens()
+    tokens = fixed_tokens()
 
     def loss() -> Tensor:
         return cast(Tensor, adapted.model(input_ids=tokens, labels=tokens).loss)
@@ -90,7 +101,7 @@ def base_untouched(brought: Brought, bench: Bench) -> None:
     adapted = _adapt(brought, _base(brought, bench))
     frozen = {name: weight for name, weight in adapted.model.named_parameters() if not weight.requires_grad}
     before = {name: weight.detach().clone() for name, weight in frozen.items()}
-    _train(adapted)
+    train_briefly(adapted)
     adapted.save(bench.path("saved"), str(folder))
     assert [name for name, weight in frozen.items() if not torch.equal(weight, before[name])] == []
     assert fingerprint(folder) == files
@@ -104,10 +115,10 @@ def _merges(brought: Brought) -> bool:
 def merges(brought: Brought, bench: Bench) -> None:
     """One plain model computes what the adapted one does, and the adapted one goes on as if nothing had happened."""
     adapted = _adapt(brought, _base(brought, bench))
-    _train(adapted)
-    expected = _logits(adapted.model)
-    _close(_logits(adapted.merged()), expected)
-    assert torch.equal(_logits(adapted.model), expected), "merging changed the adapted model"
+    train_briefly(adapted)
+    expected = logits_of(adapted.model)
+    assert_close(logits_of(adapted.merged()), expected)
+    assert torch.equal(logits_of(adapted.model), expected), "merging changed the adapted model"
 
 
 @laws("what cannot be merged says so", lambda brought: not _merges(brought))
@@ -126,15 +137,15 @@ def refuses_to_merge(brought: Brought, bench: Bench) -> None:
 def leaves_out(brought: Brought, bench: Bench) -> None:
     """Where an adapter can be left out for a while, the model computes meanwhile what the base does, and then goes on."""
     base = _base(brought, bench)
-    wanted = _logits(base)
+    wanted = logits_of(base)
     adapted = _adapt(brought, base)
-    _train(adapted)
+    train_briefly(adapted)
     if adapted.disable_adapter is None:  # training changed the base
         return
-    expected, marked = _logits(adapted.model), [weight.requires_grad for weight in adapted.model.parameters()]
+    expected, marked = logits_of(adapted.model), [weight.requires_grad for weight in adapted.model.parameters()]
     with adapted.disable_adapter():
-        _close(_logits(adapted.model), wanted)
-    assert torch.equal(_logits(adapted.model), expected), "leaving it out changed it"
+        assert_close(logits_of(adapted.model), wanted)
+    assert torch.equal(logits_of(adapted.model), expected), "leaving it out changed it"
     assert [weight.requires_grad for weight in adapted.model.parameters()] == marked, "other weights train now"
 
 
@@ -142,17 +153,17 @@ def leaves_out(brought: Brought, bench: Bench) -> None:
 def round_trips(brought: Brought, bench: Bench) -> None:
     """What `state` returns, loaded into an adapted base, gives the same output in every bit."""
     adapted = _adapt(brought, _base(brought, bench))
-    _train(adapted)
+    train_briefly(adapted)
     again = _built(brought, _base(brought, bench))
-    again.load(_copied(adapted))
-    assert torch.equal(_logits(again.model), _logits(adapted.model))
+    again.load(copied(adapted))
+    assert torch.equal(logits_of(again.model), logits_of(adapted.model))
 
 
 @laws("what is saved exactly is read back bit for bit")
 def saves(brought: Brought, bench: Bench) -> None:
     """A directory that `save` wrote holds no pickle and gives back the state."""
     adapted = _adapt(brought, _base(brought, bench))
-    _train(adapted)
+    train_briefly(adapted)
     path = bench.path("saved")
     made = adapted.save(path, str(_folder(brought, bench)), exact=True)
     assert made.kind == adapted.artifact_kind, f"it says that it makes an artifact `{adapted.artifact_kind}`"
@@ -166,17 +177,17 @@ def saves(brought: Brought, bench: Bench) -> None:
 def goes_on(brought: Brought, bench: Bench) -> None:
     """Built anew with another seed and given what was saved exactly, it takes the next steps to the same bits."""
     adapted = _adapt(brought, _base(brought, bench))
-    optimizer = _optimizer(adapted)
-    _steps(adapted, optimizer, range(3))
+    optimizer = optimizer_of(adapted)
+    take_steps(adapted, optimizer, range(3))
     path = bench.path("saved")
     adapted.save(path, str(_folder(brought, bench)), exact=True)
     again = _built(brought, _base(brought, bench), seed=1)
     again.load(again.read(path))
-    successor = _optimizer(again)
+    successor = optimizer_of(again)
     successor.load_state_dict(deepcopy(optimizer.state_dict()))
-    _steps(adapted, optimizer, range(3, 7))
-    _steps(again, successor, range(3, 7))
-    assert torch.equal(_logits(again.model), _logits(adapted.model)), "it goes on to other outputs"
+    take_steps(adapted, optimizer, range(3, 7))
+    take_steps(again, successor, range(3, 7))
+    assert torch.equal(logits_of(again.model), logits_of(adapted.model)), "it goes on to other outputs"
     ours, theirs = adapted.state(), again.state()
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
@@ -188,10 +199,10 @@ def needs(brought: Brought, bench: Bench) -> None:
     options = _options(brought)
     wanted = _after_steps(brought, bench)
     if not options.needs_gradients:
-        same = _same(wanted, _after_steps(brought, bench, gradients=False))
+        same = same_state(wanted, _after_steps(brought, bench, gradients=False))
         assert same, "after a step it looks at gradients, and does not declare `needs_gradients`"
     if not options.needs_total_steps:
-        same = _same(wanted, _after_steps(brought, bench, total=100))
+        same = same_state(wanted, _after_steps(brought, bench, total=100))
         assert same, "what it does follows from how many steps there are, and it does not declare `needs_total_steps`"
 
 
@@ -205,11 +216,11 @@ def shares_prefixes(brought: Brought, bench: Bench) -> None:
     base = _base(brought, bench)
     base.set_attn_implementation(NAME)
     adapted = _adapt(brought, base)
-    _train(adapted)
+    train_briefly(adapted)
     disable_dropout(adapted.model)
     policy: Policy[Batch] = Policy(adapted.model).train()
-    begun = _tokens()[0, :20].tolist()
-    samples = [_learnt(begun + [own] * (own + 1), len(begun)) for own in range(3)]
+    begun = fixed_tokens()[0, :20].tolist()
+    samples = [learnt_from(begun + [own] * (own + 1), len(begun)) for own in range(3)]
     with torch.no_grad():
         apart = torch.cat([policy(packed([each])) for each in samples])
         together = policy(packed(*split(samples)))
@@ -249,65 +260,13 @@ def _options(brought: Brought) -> Adapter:
 def _adapt(brought: Brought, base: PreTrainedModel) -> AdaptedModel:
     """Return an adapter that may train: with its first values."""
     adapted = _built(brought, base)
-    texts = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(_tokens())]
+    texts = [Piece(str(number), row.int().numpy(), (row >= 0).numpy()) for number, row in enumerate(fixed_tokens())]
     batch = padded(texts)
     adapted.initialize([FirstStepBatch(batch, lambda: adapted.model(input_ids=batch.tokens, labels=batch.tokens).loss)])
     return adapted
 
 
-def _copied(adapted: AdaptedModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in adapted.state().items()}
-
-
-def _tokens() -> Tensor:
-    return torch.arange(48).view(2, 24) * 5 % 256  # [2, 24]
-
-
-@torch.no_grad()
-def _logits(model: PreTrainedModel) -> Tensor:
-    model.eval()
-    return deepcopy(model(input_ids=_tokens()).logits)
-
-
-def _learnt(tokens: list[int], start: int) -> Piece:
-    """Return a sample that is learnt from a token on."""
-    return Piece(str(tokens[-1]), torch.tensor(tokens).int().numpy(), (torch.arange(len(tokens)) >= start).numpy())
-
-
-def _train(adapted: AdaptedModel) -> None:
-    """Take five steps on a fixed text."""
-    _steps(adapted, _optimizer(adapted), range(5), total=0)
-
-
-def _optimizer(adapted: AdaptedModel) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([weight for weight in adapted.model.parameters() if weight.requires_grad], lr=0.01)
-
-
-def _steps(
-    adapted: AdaptedModel, optimizer: torch.optim.Optimizer, steps: range, total: int = 10, gradients: bool = True
-) -> None:
-    """Take these of `total` steps and tell the adapter of each, with or without their gradients; of 0 nothing is told."""
-    model = adapted.model.train()
-    for step in steps:
-        optimizer.zero_grad()
-        loss = model(input_ids=_tokens(), labels=_tokens()).loss
-        (loss + adapted.penalty()).backward()
-        optimizer.step()
-        if total:
-            if not gradients:
-                optimizer.zero_grad()
-            adapted.after_step(step + 1, total)
-
-
 def _after_steps(brought: Brought, bench: Bench, total: int = 10, gradients: bool = True) -> dict[str, Tensor]:
     adapted = _adapt(brought, _base(brought, bench))
-    _steps(adapted, _optimizer(adapted), range(7), total, gradients)
-    return _copied(adapted)
-
-
-def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def _close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    take_steps(adapted, optimizer_of(adapted), range(7), total, gradients)
+    return copied(adapted)
