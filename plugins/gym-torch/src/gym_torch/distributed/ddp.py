@@ -27,9 +27,8 @@ class Replicated:
     """
 
     context: ContextGroup | None = None  #: the processes that share the tokens of each batch with this one
-    _all_come: bool | None = (
-        None  #: whether a gradient comes to everything that trains in every step; None before the first
-    )
+    _all_come: bool | None = None
+    """Whether a gradient comes to everything that trains in every step; None before the first."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         """Use the processes that accelerate sees; one process is the simplest case."""
