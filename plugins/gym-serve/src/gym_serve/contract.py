@@ -101,9 +101,8 @@ class Request:
     messages: Sequence[Mapping[str, Any]] | None = None
     prompt: str | None = None  #: text that is continued as it stands, without a template
     add_special_tokens: bool = True  #: whether the tokens that begin documents stand before `prompt`
-    suffix: str | None = (
-        None  #: text behind `prompt`: the reply is what stands between them; an empty one asks for nothing
-    )
+    suffix: str | None = None
+    """Text behind `prompt`: the reply is what stands between them; an empty one asks for nothing."""
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
     tool_choice: str | Mapping[str, Any] | None = None
