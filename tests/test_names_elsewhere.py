@@ -10,7 +10,7 @@ import pytest
 from gym_core import Train
 from gym_core.component import Component
 from gym_core.discovery import entries
-from gym_core.loading import load_component
+from gym_core.loading import load, load_component
 from gym_core.sections import SECTION_OF, SECTIONS, named_elsewhere
 from gym_manage.elsewhere import NAMES
 
@@ -43,6 +43,14 @@ def test_what_is_advised_exists(sections: dict[str, list[type]]) -> None:
             section, _, option = "".join(place).partition(".")
             assert section in SECTIONS, key
             assert not option or any(option in cls.model_fields for cls in sections[section]), (key, advice)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("near", ["", "gamma"])
+def test_a_key_that_nobody_knows_is_no_riddle_to_advice(near: str) -> None:
+    """Every package that gives advice is asked about it, one after another."""
+    asked = entries("advice")
+    assert len(asked) > 1
+    assert [load(entry)("zqxjv", near) for entry in asked] == [None] * len(asked)
 
 
 def test_every_option_of_trl_has_an_answer(sections: dict[str, list[type]]) -> None:
