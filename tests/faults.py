@@ -186,6 +186,13 @@ FAULTS = [
     ),
     Fault(
         "gym-rl",
+        "deviation = judged.values.std() if",
+        "deviation = (judged.values - judged.mean()).std() if",
+        "test_advantages.py",
+        "by_hand",
+    ),
+    Fault(
+        "gym-rl",
         "after = delta + gamma * gae_lambda * after",
         "after = delta + gamma * after",
         "test_advantages.py",

@@ -5,6 +5,7 @@ TRL gets tokens and rewards through its own `rollout_func` and reward function, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -61,6 +62,13 @@ CASES = {
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
         DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
     ),
+    "dr_grpo scaled by groups": Case(
+        {"loss_type": "dr_grpo"},
+        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST, scale_rewards="group"), PACKED),
+    ),
+    "grpo scaled by the round": Case(
+        {"loss_type": "grpo", "scale_rewards": "batch"}, GRPOLoss(GRPO(rewards=REWARDS, scale_rewards="batch"), PACKED)
+    ),
     "dapo": Case({"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(DAPO(rewards=REWARDS), PACKED)),
     "dapo with k3": Case(
         {"loss_type": "dapo", "epsilon_high": 0.28, "beta": 0.1, "use_bias_correction_kl": False},
@@ -85,6 +93,11 @@ CASES = {
     "gspo with dual clip": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03, "delta": 1.04},
         GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, delta=1.04), PACKED),
+    ),
+    "gspo scaled by nothing": Case(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
+         "scale_rewards": False},
+        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, scale_rewards=False), PACKED),
     ),
     # TRL would correct its KL by the ratio of whole answers.
     "gspo with k3": Case(
@@ -198,12 +211,26 @@ def inputs(made: Any, answers: Sequence[Rollout], passes: int) -> list[dict[str,
 
 def judged(case: Case, answers: Sequence[Rollout], rewards: list[float]) -> list[Rollout]:
     """Let Gym compute the advantages."""
-    rule = load_object(type(case.objective.config).advantage)
-    advantages = rule(torch.tensor(rewards, dtype=torch.float64), torch.tensor([answer.group for answer in answers]))
+    credit = load_object(type(case.objective.config).credit)
+    advantages = credit(round_of(answers, rewards), case.objective.config)["advantages"]
     return [
         having(one, {"advantages": np.full(len(one.tokens), each, np.float32)})
         for one, each in zip(answers, advantages.tolist(), strict=True)
     ]
+
+
+def round_of(answers: Sequence[Rollout], rewards: Sequence[float], **more: Any) -> Experience:
+    """Return a round whose completions have one token each, so that an advantage of a token is one of a completion."""
+    return Experience(
+        number=torch.tensor(0),
+        groups=torch.tensor([one.group for one in answers]),
+        prompts=torch.tensor([one.group for one in answers]),
+        lengths=torch.ones(len(answers), dtype=torch.int64),
+        tokens=torch.zeros(len(answers), dtype=torch.int32),
+        finished=torch.ones(len(answers), dtype=torch.bool),
+        rewards=torch.tensor(rewards, dtype=torch.float64),
+        **more,
+    )
 
 
 @pytest.mark.parametrize(("name", "passes"), STEPS)
@@ -266,6 +293,20 @@ def test_loss_of_random_log_probabilities_agrees_with_trl(path: Path, tmp_path: 
         torch.testing.assert_close(ours.grad, theirs.grad[mask], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none", True, False])
+def test_advantages_of_fixed_rewards_agree_with_trl(path: Path, tmp_path: Path, scale_rewards: str | bool) -> None:
+    """A completion that no reward scored is among them, and a group of equal rewards is."""
+    answers, _ = sampled(path)
+    rewards: list[Any] = [1.0, 0.0, None, 7.5, *[0.1] * GROUP]
+    peer = trainer(Case({"scale_rewards": scale_rewards}, CASES["grpo"].objective), path, answers, rewards, 1, tmp_path)
+    (part,) = inputs(peer, answers, 1)
+    config = GRPO(rewards=REWARDS, scale_rewards=scale_rewards)
+    experience = round_of(answers, [math.nan if reward is None else reward for reward in rewards])
+    found = load_object(GRPO.credit)(experience, config)["advantages"]
+    torch.testing.assert_close(found, part["advantages"], rtol=1e-5, atol=1e-6)
+    assert found[:2].abs().min() > 0.1 and found[2] == 0 and not found[GROUP:].any()
+
+
 def test_advantages_of_several_rewards_agree_with_trl(path: Path, tmp_path: Path) -> None:
     answers, first = sampled(path)
     second = [100.0 * (len(one.tokens) % 3) for one in answers]
@@ -275,16 +316,7 @@ def test_advantages_of_several_rewards_agree_with_trl(path: Path, tmp_path: Path
     tables = {
         name: torch.tensor(said, dtype=torch.float64) for name, said in {"length": first, "length-2": second}.items()
     }
-    experience = Experience(
-        number=torch.tensor(0),
-        groups=torch.tensor([one.group for one in answers]),
-        prompts=torch.tensor([one.group for one in answers]),
-        lengths=torch.ones(len(answers), dtype=torch.int64),
-        tokens=torch.zeros(len(answers), dtype=torch.int32),
-        finished=torch.ones(len(answers), dtype=torch.bool),
-        rewards=tables["length"] + 0.25 * tables["length-2"],
-        scores=tables,
-    )
+    experience = round_of(answers, (tables["length"] + 0.25 * tables["length-2"]).tolist(), scores=tables)
     found = load_object(GDPO.credit)(experience, GDPO(rewards=[Length(), Length(weight=0.25)]))["advantages"]
     torch.testing.assert_close(part["advantages"], found, rtol=1e-5, atol=1e-6)
 

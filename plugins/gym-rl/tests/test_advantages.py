@@ -16,6 +16,7 @@ from gym_rl.formulas import advantages
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.5, 3.0, -1.0, 2.0, 2.0, 2.0, 7.0, math.nan, 0.25, 0.75]
 GROUP = [0, 0, 0, 0, 2, 1, 1, 3, 3, 3, 4, 5, 5, 5]
+SCORED = [reward for reward in REWARDS if not math.isnan(reward)]
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
 
 
@@ -45,6 +46,7 @@ def deviation(values: Sequence[float]) -> float:
 FORMULAS: dict[str, Callable[[float, list[float], list[int]], float]] = {
     "dr_grpo": lambda reward, group, tokens: reward - fmean(group),
     "grpo": lambda reward, group, tokens: (reward - fmean(group)) / (deviation(group) + 1e-4),
+    "batch_scaled": lambda reward, group, tokens: (reward - fmean(group)) / (deviation(SCORED) + 1e-4),
     "rloo": lambda reward, group, tokens: reward - (sum(group) - reward) / (len(group) - 1) if len(group) > 1 else 0.0,
     "opo": lambda reward, group, tokens: reward - sum(r * n for r, n in zip(group, tokens, strict=True)) / sum(tokens),
 }
@@ -86,7 +88,7 @@ def test_equal_rewards_earn_exactly_nothing(groups: list[tuple[float, int]]) -> 
     """Eight times 0.1 add up to less than 0.8, and whatever is left over would be learnt from."""
     rewards = tensor([reward for reward, size in groups for _ in range(size)])
     number = torch.tensor([n for n, (_, size) in enumerate(groups) for _ in range(size)])
-    for name in ("dr_grpo", "grpo", "rloo", "reinforce_pp_baseline"):
+    for name in ("dr_grpo", "grpo", "batch_scaled", "rloo", "reinforce_pp_baseline"):
         assert not getattr(advantages, name)(rewards, number).any(), name
     assert not advantages.opo(rewards, number, torch.arange(1, 1 + len(rewards))).any()
     assert not advantages.whiten(rewards[number == 0]).any()
@@ -174,10 +176,12 @@ def test_gae_at_its_ends() -> None:
 
 def test_nothing_at_all() -> None:
     none, group = tensor([]), torch.tensor([], dtype=torch.long)
-    for name in ("dr_grpo", "grpo", "rloo", "reinforce_pp_baseline"):
+    for name in ("dr_grpo", "grpo", "batch_scaled", "rloo", "reinforce_pp_baseline"):
         assert getattr(advantages, name)(none, group).tolist() == []
     assert advantages.gae(none, none, group, 0).tolist() == []
-    assert advantages.grpo(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
+    for rule in advantages.SCALED.values():
+        assert rule(tensor([math.nan] * 2), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
+        assert rule(tensor([math.nan, 5.0]), torch.tensor([0, 1])).tolist() == [0.0, 0.0]
 
 
 def test_beta_normalization_by_hand() -> None:

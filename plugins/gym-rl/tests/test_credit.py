@@ -10,8 +10,13 @@ import torch
 from torch import Tensor
 
 from gym_rewards import Length
-from gym_rl import OPO, RLOO, PolicyGradient, ReinforcePP, ReinforcePPBaseline
-from gym_rl.rollouts.compute_advantages import advantages_of_completions, length_weighted, whitened_returns
+from gym_rl import OPO, RLOO, GroupRelative, PolicyGradient, ReinforcePP, ReinforcePPBaseline
+from gym_rl.rollouts.compute_advantages import (
+    advantages_of_completions,
+    group_relative,
+    length_weighted,
+    whitened_returns,
+)
 from gym_rl.rollouts.experience import Experience
 from gym_rl.rollouts.metrics import rollout_metrics
 
@@ -96,6 +101,25 @@ def test_opo_weighs_the_rewards_of_a_group_by_length(beta: float) -> None:
         wanted += [0.0 if math.isnan(total) else total - mean] * LENGTHS[number]
     found = length_weighted(experience, options(OPO, beta=beta, kl_estimator="k1_in_reward" if beta else "k3_is"))
     assert found["advantages"].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
+def test_group_relative_rewards_are_divided_by_what_is_named(scale_rewards: str, beta: float) -> None:
+    experience = made()
+    totals = [reward - math.fsum(cost) for reward, cost in zip(REWARDS, costs(experience, beta), strict=True)]
+    scored = [total for total in totals if not math.isnan(total)]
+    wanted = []
+    for number, total in enumerate(totals):
+        group = [t for t, of in zip(totals, GROUPS, strict=True) if of == GROUPS[number] and not math.isnan(t)]
+        divisor = {"group": stdev(group) + 1e-4, "batch": stdev(scored) + 1e-4, "none": 1.0}[scale_rewards]
+        wanted += [0.0 if math.isnan(total) else (total - fmean(group)) / divisor] * LENGTHS[number]
+    config = options(
+        GroupRelative, scale_rewards=scale_rewards, beta=beta, kl_estimator="k1_in_reward" if beta else "k3_is"
+    )
+    found = group_relative(experience, config)["advantages"]
+    assert found.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert found.dtype == torch.float32
 
 
 def test_reinforce_plus_plus_with_a_baseline_whitens_what_groups_leave() -> None:

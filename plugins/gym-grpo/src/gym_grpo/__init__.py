@@ -7,31 +7,31 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gym_rewards import Overlong, Reward
-from gym_rl import ClippedPolicyGradient, KLTerm, PolicyGradient
+from gym_rl import ClippedPolicyGradient, GroupRelative, KLTerm, ScaleRewards
 
 __version__ = "0.1.0"
 __all__ = ["BNPO", "CISPO", "DAPO", "GDPO", "GMPO", "GRPO", "SAPO", "DrGRPO"]
 
 
-class GRPO(ClippedPolicyGradient):
+class GRPO(GroupRelative, ClippedPolicyGradient):
     """Group-relative policy optimization: the advantage is the reward, normalized within the completions to one prompt."""
 
     objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
 
-class DrGRPO(ClippedPolicyGradient):
+class DrGRPO(GroupRelative, ClippedPolicyGradient):
     """Dr. GRPO: GRPO without dividing by the standard deviation of rewards or by the length of completions, which bias it."""
 
     objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:dr_grpo"
+
+    scale_rewards: ScaleRewards = "none"
+    """Scale rewards: what divides reward minus the mean of its group, as for `grpo`; by default nothing."""
 
 
-class DAPO(ClippedPolicyGradient):
+class DAPO(GroupRelative, ClippedPolicyGradient):
     """DAPO: GRPO with a token-level loss, clip-higher, dynamic sampling and overlong shaping; for long reasoning."""
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon_high: Annotated[float | None, Field(ge=0)] = 0.28
     """Upper clip range (clip-higher): larger than `epsilon`, so that unlikely tokens can become likely."""
@@ -75,21 +75,19 @@ class BNPO(ClippedPolicyGradient):
         return self
 
 
-class CISPO(PolicyGradient):
+class CISPO(GroupRelative):
     """CISPO: clips the importance weight of a token instead of its loss, so that every token keeps its gradient."""
 
     objective: ClassVar[str] = "gym_grpo.objective:CISPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon_high: Annotated[float, Field(gt=0)] = 5.0
     """Upper clip bound of the importance weight: the ratio itself, not what is added to 1."""
 
 
-class SAPO(PolicyGradient):
+class SAPO(GroupRelative):
     """SAPO: a soft gate in place of the clip; a token counts less the further its ratio is from 1, and none is cut off."""
 
     objective: ClassVar[str] = "gym_grpo.objective:SAPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     sapo_temperature_pos: Annotated[float, Field(gt=0)] = 1.0
     """Temperature of the gate where the advantage is positive: the higher, the sooner a token counts less. `tau_pos` in verl."""
@@ -97,14 +95,13 @@ class SAPO(PolicyGradient):
     """Temperature of the gate elsewhere: above the other, because bad completions make updates less stable. `tau_neg` in verl."""
 
 
-class GMPO(PolicyGradient):
+class GMPO(GroupRelative):
     """GMPO: the geometric mean of the token ratios of a completion in place of the mean of token losses; outliers move it less.
 
     `geo_mean` in verl.
     """
 
     objective: ClassVar[str] = "gym_grpo.objective:GMPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon: Annotated[float, Field(ge=0)] = 0.4
     """Clip range: how far below 0 the logarithm of the ratio counts, where the advantage is negative."""

@@ -6,17 +6,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from gym_rl import ClippedPolicyGradient
+from gym_rl import ClippedPolicyGradient, GroupRelative
 
 __version__ = "0.1.0"
 __all__ = ["GSPO", "GSPOToken"]
 
 
-class GSPO(ClippedPolicyGradient):
+class GSPO(GroupRelative, ClippedPolicyGradient):
     """Group sequence policy optimization: clips the sequence ratio, the geometric mean of the token ratios of a completion."""
 
     objective: ClassVar[str] = "gym_gspo.objective:GSPOLoss"
-    advantage: ClassVar[str] = "gym_rl.formulas.advantages:grpo"
 
     epsilon: Annotated[float, Field(ge=0, le=1)] = 3e-4
     """Clip range: how far below 1 the sequence ratio counts. Sequence ratios are much closer to 1 than those of tokens."""

@@ -104,7 +104,6 @@ _WRITE = {
     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
     "name the algorithm: `gspo`, `gspo_token` for sequences, `grpo` for tokens": "importance_sampling_level",
-    "name the algorithm: `dr_grpo` divides by no deviation, `dapo` and `grpo` by that of the group": "scale_rewards",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
     "set `algorithm.kl_estimator`: `k3_is`, the default, is corrected, and `k3` is not": "use_bias_correction_kl",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gym_rl.config.base import ClippedPolicyGradient, KLTerm, PolicyGradient
+from gym_rl.config.group_relative import GroupRelative, ScaleRewards
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.config.opo import OPO
 from gym_rl.config.ppo import PPO
@@ -21,6 +22,7 @@ __all__ = [
     "Action",
     "ClippedPolicyGradient",
     "Environment",
+    "GroupRelative",
     "KLTerm",
     "LocalEngineConfig",
     "PolicyGradient",
@@ -28,5 +30,6 @@ __all__ = [
     "ReinforcePP",
     "ReinforcePPBaseline",
     "RolloutEngineConfig",
+    "ScaleRewards",
     "StepResult",
 ]

@@ -7,6 +7,7 @@ gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,17 @@ def grpo(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
     return judged.all(apart / (variance.sqrt()[judged.group] + epsilon))
 
 
+def batch_scaled(rewards: Tensor, group: Tensor, epsilon: float = EPSILON) -> Tensor:
+    """Return (reward - mean of its group) / (deviation of all rewards + epsilon): arXiv:2508.08221.
+
+    The deviation is the unbiased one of the rewards themselves, not of their distances from the means of groups: over N scored
+    completions, divided by N - 1. A group of one, or of equal rewards, gives 0.
+    """
+    judged = _Judged.of(rewards, group)
+    deviation = judged.values.std() if judged.values.numel() > 1 else 0.0
+    return judged.all((judged.values - judged.mean()) / (deviation + epsilon))
+
+
 def rloo(rewards: Tensor, group: Tensor) -> Tensor:
     """Return reward minus the mean of the others of its group: RLOO, arXiv:2402.14740, equation 7.
 
@@ -49,6 +61,10 @@ def reinforce_pp_baseline(rewards: Tensor, group: Tensor, epsilon: float = EPSIL
     """Return reward minus the mean of its group, whitened over the batch: REINFORCE++-baseline, arXiv:2501.03262."""
     judged = _Judged.of(rewards, group)
     return judged.all(standardized(judged.values - judged.mean(), epsilon))
+
+
+SCALED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"group": grpo, "batch": batch_scaled, "none": dr_grpo}
+"""Reward minus the mean of its group, by what divides it: the values of `scale_rewards`."""
 
 
 def remax(rewards: Tensor, greedy: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gym_core.component import load_object
 from gym_rl.config.base import PolicyGradient
+from gym_rl.config.group_relative import GroupRelative
 from gym_rl.formulas import advantages
 from gym_rl.formulas.kl import k1
 from gym_rl.formulas.segment_sums import sums
@@ -25,6 +26,13 @@ def advantages_of_completions(experience: Experience, config: PolicyGradient) ->
     """Give every token the advantage of its completion, which `config.advantage` makes of rewards and groups."""
     advantage: Callable[[Tensor, Tensor], Tensor] = load_object(config.advantage)
     earned = advantage(completion_rewards(experience, config), experience.groups)
+    return {"advantages": earned.float()[experience.owner]}
+
+
+def group_relative(experience: Experience, config: GroupRelative) -> dict[str, Tensor]:
+    """Give every token the reward of its completion, less the mean of its group, divided as `config.scale_rewards` says."""
+    rule = advantages.SCALED[config.scale_rewards]
+    earned = rule(completion_rewards(experience, config), experience.groups)
     return {"advantages": earned.float()[experience.owner]}
 
 
