@@ -91,7 +91,8 @@ _WRITE = {
     "name a tracker: `callbacks: [{name: trackio, space_id: ...}]`": "trackio_space_id trackio_bucket_id "
     "trackio_static_space_id",
     "name an optimizer that has them: `optimizer: {name: galore, target_modules: ...}`": "optim_target_modules",
-    "name it: `algorithm: {rollouts: vllm}` or `vllm-colocated`": "use_vllm vllm_mode vllm_model_impl "
+    "name it: `algorithm: {rollouts: vllm}` or `vllm-colocated`; without, completions are sampled by Gym": "use_vllm",
+    "name it: `algorithm: {rollouts: vllm}` or `vllm-colocated`": "vllm_mode vllm_model_impl "
     "vllm_enable_sleep_mode vllm_group_port",
     "set `url` of it: `algorithm: {rollouts: {name: vllm, url: ...}}`": "vllm_server_base_url vllm_server_host vllm_server_port",
     "set `startup` of it: `algorithm: {rollouts: {name: vllm, startup: ...}}`": "vllm_server_timeout",
@@ -103,6 +104,7 @@ _WRITE = {
     "set `algorithm.importance_sampling_correction`, whose bounds are its own": "vllm_importance_sampling_mode "
     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
+    "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, and `bnpo` of TRL is `dapo`": "loss_type",
     "name the algorithm: `gspo`, `gspo_token` for sequences, `grpo` for tokens": "importance_sampling_level",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
