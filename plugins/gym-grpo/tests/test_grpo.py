@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_testkit import tiny
 from gym_testkit.bench import Bench, fingerprint
+from gym_testkit.team import start
 from gym_torch.batch import Piece
 from gym_torch.policy import Policy
 
@@ -298,3 +300,24 @@ def test_gdpo_normalizes_each_reward_by_itself() -> None:
                     totals[n] += weight * (said[n] - fmean(known)) / (stdev(known) + 1e-4)
     wanted = [(total - fmean(totals)) / (stdev(totals) + 1e-4) for total in totals]
     assert found.tolist() == pytest.approx([*wanted, 0.0], abs=1e-6)
+
+
+def test_rewards_scaled_by_the_round_are_those_of_all_processes(tmp_path: Path) -> None:
+    """Each process samples a share of the completions; the deviation over the round is of all, as gradients show."""
+    bench = Bench(tmp_path)
+    judge = bench.path("judge.py")
+    judge.write_text("def judge(texts):\n    return [float(sum(map(ord, text)) % 11) ** 2 for text in texts]\n")
+    options = {"rewards": [{"name": "python", "function": f"{judge}:judge"}], "max_new_tokens": 6, "group_size": 4}
+    algorithm = {"name": "grpo", "scale_rewards": "batch", "num_mini_batches": 2, **options}
+    file = bench.path("recipe.yaml")
+    file.write_text(json.dumps(bench.recipe(algorithm, "prompt", batch_size=4, accumulate=2, max_steps=4)))
+    lines = []
+    for world in (1, 2):
+        team = start(world, str(file), f"output={tmp_path / str(world)}")
+        assert team.codes() == [0] * world, team.errors()
+        text = (tmp_path / str(world) / "metrics.jsonl").read_text()
+        lines.append([json.loads(line) for line in text.splitlines()])
+    for alone, shared in zip(*lines, strict=True):
+        assert shared["reward_std"] == alone["reward_std"] > 1
+        for name in ("loss", "grad_norm"):
+            assert shared[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-5)
