@@ -104,7 +104,7 @@ _WRITE = {
     "set `algorithm.importance_sampling_correction`, whose bounds are its own": "vllm_importance_sampling_mode "
     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
-    "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, and `bnpo` of TRL is `dapo`": "loss_type",
+    "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, `bnpo` of TRL is `dapo`, several are `mpo`": "loss_type",
     "name the algorithm: `gspo`, `gspo_token` for sequences, `grpo` for tokens": "importance_sampling_level",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
@@ -117,7 +117,6 @@ _WRITE = {
     "leave it out: `gym rollouts show` prints completions": "num_completions_to_print log_unique_prompts log_multimodal",
     "leave it out: rewards are not clipped; a reward of your own can": "reward_clip_range",
     "leave it out: it is an algorithm of TRL that is not here": "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
-    "name the algorithm that has this loss, such as `dpo`, `ipo`, `dr_grpo`; `mpo` adds up several": "loss_type",
     "leave it out: the divergence is the reverse KL; `algorithm: exo`, `ipo` and others have other losses": ""
     "f_divergence_type f_alpha_divergence_coef",
     "leave it out: all pairs weigh the same": "use_weighting",
