@@ -32,59 +32,43 @@ class Trainer(Protocol):
 
 
 class HookSpecs:
-    """The hook specifications. The first result other than None is used."""
+    """The hook specifications, each with its default, which is called last. The first result other than None is used."""
 
     @hookspec(firstresult=True)
+    @hookimpl(trylast=True)
     def load_model(self, run: Run) -> Any:
         """Load the model of the recipe. Called once, first.
 
         Default: `run.recipe.model.build(run=run)`; None for a recipe without a model.
         """
+        return run.recipe.model.build(run=run) if run.recipe.model else None
 
     @hookspec(firstresult=True)
+    @hookimpl(trylast=True)
     def build_trainer(self, run: Run, model: Any) -> Trainer | None:
         """Make the trainer: an object whose `train()` returns an `Artifact`. Called after `load_model`.
 
         Default: `run.recipe.algorithm.build(run=run, model=model)`.
         """
+        return run.recipe.algorithm.build(run=run, model=model)
 
     @hookspec(firstresult=True)
+    @hookimpl(trylast=True)
     def quantize(self, run: Run, artifact: Artifact, into: Path) -> Artifact | None:
         """Make the trained artifact smaller, in `into`. Called after training, when the recipe has a `quantization` for then.
 
         Default: `run.recipe.quantization.build().quantize(run, artifact, into)`.
         """
+        quantizer: Any = run.recipe.quantization
+        return quantizer.build().quantize(run, artifact, into)
 
     @hookspec(firstresult=True)
+    @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Path | None:
         """Write the artifact for another runtime under `into`. Called once for each entry of `export`.
 
         Default: `exporter.build().export(artifact, into)`.
         """
-
-
-class Defaults:
-    """The default implementations."""
-
-    @hookimpl(trylast=True)
-    def load_model(self, run: Run) -> Any:
-        """Build the backend."""
-        return run.recipe.model.build(run=run) if run.recipe.model else None
-
-    @hookimpl(trylast=True)
-    def build_trainer(self, run: Run, model: Any) -> Any:
-        """Build the algorithm."""
-        return run.recipe.algorithm.build(run=run, model=model)
-
-    @hookimpl(trylast=True)
-    def quantize(self, run: Run, artifact: Artifact, into: Path) -> Any:
-        """Build the quantizer and apply it."""
-        quantizer: Any = run.recipe.quantization
-        return quantizer.build().quantize(run, artifact, into)
-
-    @hookimpl(trylast=True)
-    def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Any:
-        """Build the exporter and apply it, to what it says it can write."""
         exporter.carries(artifact)
         return exporter.build().export(artifact, into)
 
@@ -114,7 +98,7 @@ def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
     """
     manager = pluggy.PluginManager("gym")
     manager.add_hookspecs(HookSpecs)
-    manager.register(Defaults(), "defaults")
+    manager.register(HookSpecs(), "defaults")
     manager.add_hookcall_monitoring(lambda *_: None, _check)
     for position, name in enumerate(names):
         entry = find("hooks", name, key=f"hooks[{position}]")

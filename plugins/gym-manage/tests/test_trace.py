@@ -17,7 +17,7 @@ def test_hooks_are_traced_in_the_order_of_their_calls(add, capsys):
     assert list(traced) == ["load_model", "build_trainer", "quantize", "export"]
     assert [(call["how"], call["dist"], call["code"]) for call in traced["load_model"]] == [
         ("wrapper", "gym-toy", "gym_toy:Watch.load_model"),
-        ("call", "gym-core", "gym_core.hooks:Defaults.load_model"),
+        ("call", "gym-core", "gym_core.hooks:HookSpecs.load_model"),
     ]
     assert [call["dist"] for call in traced["export"]] == ["gym-toy", "gym-core"]
     assert [call["dist"] for call in traced["quantize"]] == ["gym-core"]
