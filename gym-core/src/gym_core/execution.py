@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -14,23 +13,13 @@ import click
 
 from gym_core.artifact import Artifact
 from gym_core.blame import owner
-from gym_core.errors import (
-    RAISED,
-    RECORDED,
-    BusyError,
-    GymError,
-    Interrupted,
-    PluginError,
-    Problem,
-    RecipeError,
-    unexpected,
-)
+from gym_core.errors import RAISED, RECORDED, BusyError, GymError, Interrupted, PluginError, RecipeError
 from gym_core.files import expanded
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
 from gym_core.ranks import Ranks
 from gym_core.recipe import CHANGEABLE, Recipe
-from gym_core.record import RunRecord, Unwritten, environment
+from gym_core.record import RunRecord, Unwritten, environment, explained
 from gym_core.run import Outcome, Run
 from gym_core.sections import dotted
 
@@ -69,16 +58,11 @@ def execute(recipe: Recipe) -> Outcome:
                 error.add_note(RAISED + whose)
             status = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
-                record.update(status=status, seconds=_seconds(before, started), error=_explain(error))
+                record.update(status=status, seconds=_seconds(before, started), error=explained(error))
                 error.add_note(RECORDED)
             raise
-        record.update(
-            status="finished",
-            seconds=_seconds(before, started),
-            error=None,
-            artifact=outcome.artifact.to_json(),
-            exports=[str(path) for path in outcome.exports],
-        )
+        made = {"artifact": outcome.artifact.to_json(), "exports": outcome.exports}
+        record.update(status="finished", seconds=_seconds(before, started), error=None, **made)
         return outcome
 
 
@@ -158,11 +142,8 @@ def _difference(before: Mapping[str, Any], recipe: Recipe) -> str:
 
 def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the package of each component that can change a number, under keys that are no settings."""
-    return {
-        f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}"
-        for item in components
-        if item["path"][0] not in CHANGEABLE
-    }
+    some = (item for item in components if item["path"][0] not in CHANGEABLE)
+    return {f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}" for item in some}
 
 
 def _holds(output: Path, others: list[Path]) -> bool:
@@ -203,10 +184,3 @@ def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seconds(before: Mapping[str, Any], started: float) -> float:
     return round(before.get("seconds", 0.0) + time.monotonic() - started, 3)
-
-
-def _explain(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, GymError):
-        return {"problems": [problem.to_json() for problem in error.problems]}
-    problem = Problem(f"{type(error).__name__}: {error}", where=unexpected(error))
-    return {"problems": [problem.to_json()], "traceback": "".join(traceback.format_exception(error))}

@@ -7,12 +7,13 @@ import math
 import os
 import platform
 import re
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gym_core.discovery import installed
-from gym_core.errors import GymError
+from gym_core.errors import GymError, Problem, unexpected
 from gym_core.files import write_atomically
 
 #: distributions whose versions can change a number of a run
@@ -62,6 +63,14 @@ def environment() -> dict[str, Any]:
         "processors": os.cpu_count(),
         "packages": {name: versions[name] for name in sorted(versions) if _TELLING.match(name)},
     }
+
+
+def explained(error: BaseException) -> dict[str, Any]:
+    """Return the problems of an error, with the traceback of an unexpected one."""
+    if isinstance(error, GymError):
+        return {"problems": [problem.to_json() for problem in error.problems]}
+    problem = Problem(f"{type(error).__name__}: {error}", where=unexpected(error))
+    return {"problems": [problem.to_json()], "traceback": "".join(traceback.format_exception(error))}
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gym_core.artifact import Artifact
 from gym_core.ranks import Ranks
 from gym_core.recipe import Recipe
-from gym_core.record import RunRecord
+from gym_core.record import RunRecord, plain
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data for `--json`."""
-        return {
-            "output": str(self.output),
-            "artifact": self.artifact.to_json(),
-            "exports": [str(path) for path in self.exports],
-            "repeated": self.repeated,
-        }
+        return {name: value for name, value in plain(asdict(self)).items() if name != "quiet"}
 
 
 @dataclass

@@ -29,7 +29,7 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
     """
     from gym_core.execution import execute
     from gym_core.files import expanded
-    from gym_core.record import RunRecord, plain
+    from gym_core.record import RunRecord
 
     overrides = (*overrides, f"distributed.processes={nproc}") if nproc else overrides
     loaded = load_recipe(recipe, overrides)
@@ -44,7 +44,7 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
     if outcome.quiet:
         return errors.OK
     if as_json:
-        click.echo(json.dumps(plain(outcome.to_json()), indent=2))
+        click.echo(json.dumps(outcome.to_json(), indent=2))
     elif outcome.repeated:
         click.echo(f"{outcome.output} is finished already; `train.overwrite=true` sets it aside and starts again")
     else:
