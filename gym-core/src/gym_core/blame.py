@@ -32,16 +32,14 @@ def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
 
 def raised(error: BaseException) -> str:
     """Return what `unexpected` does, and of an error outside a run the package among all plugins in which it was raised."""
-    if unexpected(error) != UNEXPECTED:
-        return unexpected(error)
+    if (told := unexpected(error)) != UNEXPECTED:
+        return told
     try:
         listed = [each for many in installed().entries.values() for each in many]
     except Exception:  # that was the error
         return UNEXPECTED
-    owners = {_package(each.value): f"{each.dist} {each.version}" for each in listed}
-    return next(
-        (RAISED + owners[_package(module)] for module in _passed(error) if _package(module) in owners), UNEXPECTED
-    )
+    owners = {_package(each.value): f"{RAISED}{each.dist} {each.version}" for each in listed}
+    return next(filter(None, (owners.get(_package(module)) for module in _passed(error))), UNEXPECTED)
 
 
 def _passed(error: BaseException) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -46,10 +47,7 @@ class Component(Config):
 def load_object(reference: str) -> Any:
     """Import `package.module:name.attribute` and return the object."""
     module, _, path = reference.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
+    return attrgetter(path)(importlib.import_module(module))
 
 
 def construct(reference: str, /, *given: Any, **context: Any) -> Any:

@@ -95,8 +95,5 @@ class Strategy(Component):
         return None
 
 
-KINDS: dict[str, type[Component]] = {
-    base.kind: base
-    for base in list(vars().values())
-    if isinstance(base, type) and issubclass(base, Component) and base is not Component
-}
+_ALL: tuple[type[Component], ...] = (Backend, Algorithm, Quantizer, Exporter, Callback, Strategy)
+KINDS = {base.kind: base for base in _ALL}

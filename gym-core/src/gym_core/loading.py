@@ -119,8 +119,7 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
 
 
 def _check_requirements(entry: Entry) -> None:
-    lacking = unmet(entry.dist)
-    if lacking:
+    if lacking := unmet(entry.dist):
         first = lacking[0]
         owner = "it" if first.owner == entry.dist else f"{first.owner}, which it rests on,"
         more = f" and {len(lacking) - 1} more: see `gym doctor`" if len(lacking) > 1 else ""

@@ -63,9 +63,8 @@ class Recipe:
 
     def used(self) -> list[tuple[str, str, str, str]]:
         """Return kind, name, distribution and version of every component and hook that can change a number of the run."""
-        return sorted(
-            (item.kind, item.name, item.dist, item.version) for item in self.resolved if item.path[0] not in CHANGEABLE
-        )
+        some = (item for item in self.resolved if item.path[0] not in CHANGEABLE)
+        return sorted((item.kind, item.name, item.dist, item.version) for item in some)
 
     def _written(self, names: Names, chosen: Chosen, without: Collection[str] = ()) -> dict[str, Any]:
         some = (section for section in SECTIONS if section not in without)

@@ -19,10 +19,8 @@ def missing(cls: type) -> tuple[str, str] | None:
     Those are `target`, and what else a kind lets a class name by a string: objectives, losses, oracles.
     """
     named = {name: value for each in reversed(type.mro(cls)) for name, value in vars(each).items()}
-    strings = {name: value for name, value in named.items() if isinstance(value, str) and not name.startswith("__")}
-    said = (
-        (name, value) for name, value in strings.items() if value and (name == "target" or REFERENCE.fullmatch(value))
-    )
+    strings = [(name, value) for name, value in named.items() if isinstance(value, str) and not name.startswith("__")]
+    said = (item for item in strings if item[1] and (item[0] == "target" or REFERENCE.fullmatch(item[1])))
     return next((item for item in said if not exists(item[1])), None)
 
 

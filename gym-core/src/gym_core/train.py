@@ -69,13 +69,9 @@ class Train(Config):
     """Whether a finished or different run in the output directory may be set aside; an unfinished same run is resumed."""
 
     @model_validator(mode="after")
-    def _one_size(self) -> Train:
+    def _fits_together(self) -> Train:
         if self.batch_tokens is not None and "batch_size" in self.model_fields_set:
             raise ValueError("set batch_size or batch_tokens, not both")
-        return self
-
-    @model_validator(mode="after")
-    def _says_of_which(self) -> Train:
         if self.greater_is_better is not None and self.metric_for_best_model is None:
             raise ValueError("greater_is_better says of metric_for_best_model which way is better: set that too")
         return self
