@@ -72,14 +72,13 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command. The error of an unknown one has the nearest name, or the package that provides it."""
         if self.get_command(context, args[0]) is None and not args[0].startswith("-"):
-            package = catalogue().get(f"commands/{self.prefix}{args[0]}")
-            inner = [
-                entry.name.replace(".", " ") for entry in entries("commands") if entry.name.endswith(f".{args[0]}")
-            ]
-            path, near = context.command_path, next(iter(inner), nearest(args[0], self.list_commands(context)))
+            path, name = context.command_path, args[0]
+            inner = (entry.name.replace(".", " ") for entry in entries("commands") if entry.name.endswith(f".{name}"))
+            near = next(inner, "") or nearest(name, self.list_commands(context))
             fix = f"did you mean `{path} {near}`?" if near else f"`{path} --help` lists them"
-            fix = f"pip install {package}" if package else fix
-            raise errors.RecipeError(f"there is no command `{args[0]}`", where=context.command_path, fix=fix)
+            if package := catalogue().get(f"commands/{self.prefix}{name}"):
+                fix = f"pip install {package}"
+            raise errors.RecipeError(f"there is no command `{name}`", where=path, fix=fix)
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -120,7 +119,6 @@ def main() -> None:
     atexit.register(_leave, codes)  # before anybody else's: the first one is called last
     _guard_exit()
     _print_anything()
-    _print_without_reader()
     _delay_garbage_collection()
     codes.append(run(sys.argv[1:]))
     os._exit = _exit
@@ -157,9 +155,15 @@ def _guard_exit() -> None:
 
 
 def _print_anything() -> None:
-    """Have characters that the terminal or the file cannot have be escaped: they must not end a command that did its work."""
+    """Have characters escaped that a terminal or file cannot have, and messages dropped that nobody can be told.
+
+    Neither must end a command that did its work: `gym train r.yaml 2>&1 | head` goes on to its last checkpoint.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, TextIOWrapper):
+        told, how = BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False)), sys.stderr.encoding
+        sys.stderr = TextIOWrapper(told, how, errors="backslashreplace", line_buffering=True)
 
 
 class _Unheard(FileIO):
@@ -170,14 +174,6 @@ class _Unheard(FileIO):
             return super().write(data)
         except OSError:  # its reader is gone, or the disk is full
             return memoryview(data).nbytes
-
-
-def _print_without_reader() -> None:
-    """Have messages that nobody can be told be dropped: `gym train r.yaml 2>&1 | head` must not end a run, nor its checkpoint."""
-    if isinstance(sys.stderr, TextIOWrapper):
-        raw = _Unheard(sys.stderr.fileno(), "w", closefd=False)
-        told, how = BufferedWriter(raw), sys.stderr.encoding
-        sys.stderr = TextIOWrapper(told, how, errors="backslashreplace", line_buffering=True)
 
 
 def _delay_garbage_collection() -> None:
@@ -192,18 +188,16 @@ def _delay_garbage_collection() -> None:
     gc.set_threshold(1_000_000)
 
 
-def _in_colour() -> bool:
-    """Whether a terminal may be written to in colour (https://no-color.org), which click does not ask."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code (`gym_core.errors`)."""
     as_json, stdout = "--json" in arguments, sys.stdout
+    plain = (
+        os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    )  # https://no-color.org, which click does not ask
     if arguments and arguments[0].partition("=")[0] == "--plugins":
         arguments = ["plugins", *filter(None, [arguments[0].partition("=")[2]]), *arguments[1:]]
     try:
-        code = cli.main(arguments, prog_name="gym", standalone_mode=False, color=None if _in_colour() else False)
+        code = cli.main(arguments, prog_name="gym", standalone_mode=False, color=False if plain else None)
         return code if isinstance(code, int) else errors.OK
     except errors.GymError as error:
         report(error, as_json)
