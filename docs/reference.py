@@ -105,11 +105,13 @@ def hooks() -> str:
         "",
     ]
     for name, function in hook_specs().items():
+        default_of = inspect.getsource(function).rstrip().rpartition("return ")[2]
         lines += [f"## `{signature(name, function)}`", "", inspect.getdoc(function) or "", ""]
+        lines += [f"Default: `{default_of}`.", ""]
     return "\n".join(lines)
 
 
-def hook_specs() -> dict[str, object]:
+def hook_specs() -> dict[str, Callable[..., Any]]:
     """Return the hook specifications in the order of a run."""
     return {name: function for name, function in vars(HookSpecs).items() if inspect.isfunction(function)}
 

@@ -1,7 +1,6 @@
 """The four hooks of a run, called through a pluggy manager that is made for that run.
 
-The default of each builds the component that the recipe names. A plugin of the group `gym.hooks` wraps or replaces a hook with
-`@hookimpl`, and is active only where a recipe names it in `hooks`.
+A plugin of `gym.hooks` wraps or replaces a hook with `@hookimpl`, and is active only where a recipe names it in `hooks`.
 """
 
 from __future__ import annotations
@@ -37,38 +36,26 @@ class HookSpecs:
     @hookspec(firstresult=True)
     @hookimpl(trylast=True)
     def load_model(self, run: Run) -> Any:
-        """Load the model of the recipe. Called once, first.
-
-        Default: `run.recipe.model.build(run=run)`; None for a recipe without a model.
-        """
+        """Load the model of the recipe. Called once, first."""
         return run.recipe.model.build(run=run) if run.recipe.model else None
 
     @hookspec(firstresult=True)
     @hookimpl(trylast=True)
     def build_trainer(self, run: Run, model: Any) -> Trainer | None:
-        """Make the trainer: an object whose `train()` returns an `Artifact`. Called after `load_model`.
-
-        Default: `run.recipe.algorithm.build(run=run, model=model)`.
-        """
+        """Make the trainer: an object whose `train()` returns an `Artifact`. Called after `load_model`."""
         return run.recipe.algorithm.build(run=run, model=model)
 
     @hookspec(firstresult=True)
     @hookimpl(trylast=True)
     def quantize(self, run: Run, artifact: Artifact, into: Path) -> Artifact | None:
-        """Make the trained artifact smaller, in `into`. Called after training, when the recipe has a `quantization` for then.
-
-        Default: `run.recipe.quantization.build().quantize(run, artifact, into)`.
-        """
-        quantizer: Any = run.recipe.quantization
-        return quantizer.build().quantize(run, artifact, into)
+        """Make the trained artifact smaller, in `into`. Called after training, when the recipe has a `quantization` for then."""
+        assert run.recipe.quantization
+        return run.recipe.quantization.build().quantize(run, artifact, into)
 
     @hookspec(firstresult=True)
     @hookimpl(trylast=True)
     def export(self, run: Run, artifact: Artifact, exporter: Exporter, into: Path) -> Path | None:
-        """Write the artifact for another runtime under `into`. Called once for each entry of `export`.
-
-        Default: `exporter.build().export(artifact, into)`.
-        """
+        """Write the artifact for another runtime under `into`. Called once for each entry of `export`."""
         exporter.carries(artifact)
         return exporter.build().export(artifact, into)
 
@@ -93,8 +80,7 @@ def _check(outcome: pluggy.Result[Any], hook: str, called: Sequence[pluggy.HookI
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
     """Make the manager of one run: hook specifications, defaults and the hook plugins named, in that order.
 
-    Raises PluginError when a plugin cannot be loaded, or implements a hook that does not exist or has other arguments;
-    RecipeError for one that is named twice.
+    Raises RecipeError for a plugin that is named twice, PluginError for one that cannot be loaded or does not fit the hooks.
     """
     manager = pluggy.PluginManager("gym")
     manager.add_hookspecs(HookSpecs)
