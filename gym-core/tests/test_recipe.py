@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from gym_core import PluginError, RecipeError, load_recipe
+from gym_core import PluginError, Recipe, RecipeError, load_recipe
 from gym_core.sections import SECTIONS
 
 
@@ -421,3 +422,7 @@ def test_options_that_a_plugin_groups_in_a_model_of_pydantic_are_to_be_a_config(
     install("gym-nested", {"nested": code}, {"gym.algorithms": {"nested": "nested:Nested"}})
     with pytest.raises(PluginError, match=r"(?s)inner: a `Inner` cannot be.*gym_core\.Config"):
         load_recipe({"algorithm": {"name": "nested", "inner": {"size": 5}}})
+
+
+def test_a_recipe_has_a_field_for_each_section():
+    assert {item.name for item in fields(Recipe)} == {*SECTIONS, "resolved"}

@@ -49,7 +49,7 @@ def execute(recipe: Recipe) -> Outcome:
             artifact, exports = Artifact.from_json(before["artifact"], output), map(Path, before.get("exports", ()))
             return Outcome(output, artifact, tuple(exports), repeated=True, quiet=not ranks.main)
         run = Run(recipe, output, record, resuming=bool(before), ranks=ranks)
-        started = time.monotonic()
+        started = time.monotonic() - before.get("seconds", 0.0)  # as if it had run in one process
         try:
             with ranks:
                 outcome = _phases(run, hook)
@@ -58,11 +58,11 @@ def execute(recipe: Recipe) -> Outcome:
                 error.add_note(RAISED + whose)
             status = "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
             with suppress(OSError):  # a full disk must not hide what happened; the run goes on all the same
-                record.update(status=status, seconds=_seconds(before, started), error=explained(error))
+                record.update(status=status, seconds=round(time.monotonic() - started, 3), error=explained(error))
                 error.add_note(RECORDED)
             raise
         made = {"artifact": outcome.artifact.to_json(), "exports": outcome.exports}
-        record.update(status="finished", seconds=_seconds(before, started), error=None, **made)
+        record.update(status="finished", seconds=round(time.monotonic() - started, 3), error=None, **made)
         return outcome
 
 
@@ -180,7 +180,3 @@ def opening(recipe: Recipe, before: Mapping[str, Any]) -> dict[str, Any]:
         "started": before.get("started") or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "resumed": before.get("resumed", -1) + 1,
     }
-
-
-def _seconds(before: Mapping[str, Any], started: float) -> float:
-    return round(before.get("seconds", 0.0) + time.monotonic() - started, 3)

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """A single process. A strategy builds a subclass for several; an error that leaves this context ends all of them."""
+    """A single process; a strategy builds a subclass for several. An error that leaves it, which may be entered twice, ends all."""
 
     main = True  #: whether this is the one process that locks the output, writes the record, exports and prints
 
@@ -21,7 +21,6 @@ class Ranks:
         """Set what this process is doing, for the error if it dies or is late; an empty string sets no time limit."""
 
     def __enter__(self) -> Self:
-        """Enter, once or again inside."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

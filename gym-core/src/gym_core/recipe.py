@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from gym_core.yamlfile import parse_scalar, read_yaml
 
 #: Sections that may differ when a run is resumed, as `gym_core.component.Config.changeable` options of the others may.
 CHANGEABLE = {"output", "export", "callbacks", "distributed"}
-#: Keys of the length of a run, which may be made longer.
-LENGTH = ("train.epochs", "train.max_steps")
+LENGTH = ("train.epochs", "train.max_steps")  #: keys of the length of a run, which may be made longer
 
 Names = Mapping[sections.Path, tuple[str, str]]  #: by the place of a component, the key of its name, and the name
 Chosen = Callable[[Config], Collection[str]]  #: options that are written
@@ -49,10 +48,7 @@ class Recipe:
     resolved: tuple[Resolved, ...]
 
     def canonical(self, everything: bool = False) -> dict[str, Any]:
-        """Return the recipe in its canonical form: the values that were set, or all with `everything`.
-
-        A name is qualified by its distribution where the bare name means no or another component.
-        """
+        """Return the recipe in its canonical form, with names that are clear here: the values set, or all with `everything`."""
         names = {item.path: (item.selector, _told(item)) for item in self.resolved}
         return self._written(names, lambda part: type(part).model_fields if everything else part.model_fields_set)
 
@@ -78,13 +74,12 @@ class Recipe:
 
     def longer(self, before: Mapping[str, Any]) -> bool:
         """Whether this run is longer than one with these `settings`, and is the same but for that."""
-        train = self.train
         epochs, steps = (before.get(key) for key in LENGTH)
-        if epochs is None or train.epochs < epochs:
+        if epochs is None or self.train.epochs < epochs:
             return False
-        if train.max_steps and steps:
-            return train.max_steps > steps
-        return train.max_steps == steps and train.epochs > epochs
+        if self.train.max_steps and steps:
+            return self.train.max_steps > steps
+        return self.train.max_steps == steps and self.train.epochs > epochs
 
     def check(self) -> None:
         """Raise GymError with everything that components refer to and that is missing, and with incompatible sections."""
@@ -109,21 +104,17 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         fix = 'give a list: load_recipe(source, ["train.epochs=2"])'
         raise RecipeError(f"overrides are `key=value` texts, and no {type(overrides).__name__}", fix=fix)
     if isinstance(source, Mapping):
-        data, marks, folder = _as_read(source), {}, None
+        data, found = _as_read(source), Findings()
     else:
-        document = read_yaml(Path(source))
-        data, marks, folder = document.data, document.marks, Path(source).parent
-    found = Findings(marks, folder=folder)
+        data, marks = read_yaml(Path(source))
+        found = Findings(marks, folder=Path(source).parent)
     for override in overrides:
         _override(data, override, found)
     return _validate(dialect.translate(data, found), found)
 
 
 def _as_read(value: Any) -> Any:
-    """Return what a file would have given in the place of a value of Python: dicts by text, lists, and text for a path.
-
-    Raises RecipeError for a key that is no text.
-    """
+    """Return a value of Python as a file would give it, such as text for a path. Raises RecipeError for a key that is no text."""
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise RecipeError(f"the key {wrong[0]!r:.60} is no text", fix="put it in quotes")
@@ -247,6 +238,3 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     else:
         return {prefix: value}
     return {key: leaf for name, item in items for key, leaf in _flatten(item, name).items()}
-
-
-assert {item.name for item in fields(Recipe)} == {*SECTIONS, "resolved"}

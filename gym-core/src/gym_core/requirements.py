@@ -49,7 +49,11 @@ def _walk(dist: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]
     if (dist, extras) in seen:
         return
     seen.add((dist, extras))
-    for line in _declared(dist):
+    try:
+        declared = read_headers(installed().folders[dist].path).get("Requires-Dist", [])
+    except (OSError, UnicodeDecodeError):  # discovery reports the metadata themselves
+        return
+    for line in declared:
         try:
             needed = Requirement(line)
             if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in extras):
@@ -65,13 +69,6 @@ def _walk(dist: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]
             yield Unmet(dist, wanted, f"{found} is installed")
         elif name in plugins():
             yield from _walk(name, frozenset({"", *needed.extras}), seen)
-
-
-def _declared(dist: str) -> list[str]:
-    try:
-        return read_headers(installed().folders[dist].path).get("Requires-Dist", [])
-    except (OSError, UnicodeDecodeError):  # discovery reports the metadata themselves
-        return []
 
 
 def _holds(needed: Requirement, found: str) -> bool:

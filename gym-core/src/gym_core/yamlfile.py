@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -23,8 +22,7 @@ KeyPath = tuple[str | int, ...]
 _Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """The data of a file; `marks` maps a key path to its `file:line`."""
 
     data: Any
@@ -90,8 +88,7 @@ def read_yaml(path: Path) -> Document:
             raise RecipeError(f"is larger than {MAX_BYTES >> 20} MB", where=str(path), fix="is it the recipe?")
         text = raw.decode("utf-8-sig")
     except OSError as error:
-        address = re.match("(https?):/+(.+)", path.as_posix())  # a Path has lost a slash of it
-        if address:
+        if address := re.match("(https?):/+(.+)", path.as_posix()):  # a Path has lost a slash of it
             where = f"{address[1]}://{address[2]}"
             raise RecipeError("is no file", where=where, fix="download it first, and name the file") from None
         raise RecipeError(f"cannot be read: {error.strerror}", where=str(path), fix="check the path") from None

@@ -36,8 +36,7 @@ def train(recipe: Path, overrides: tuple[str, ...], nproc: str | None, as_json: 
     if RunRecord(expanded(loaded.output) / "run.json").read().get("status") != "finished":
         loaded.check()  # before any process is started
     strategy = loaded.distributed
-    code = strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json]) if strategy else None
-    if code is not None:
+    if strategy and (code := strategy.launch(["train", str(recipe), *overrides, *["--json"] * as_json])) is not None:
         return code
     with redirect_stdout(sys.stderr):  # packages that the run uses may print; what the command answers stands alone
         outcome = execute(loaded)
