@@ -1,7 +1,4 @@
-"""gym-core: the kernel of Gym. It knows components, recipes, hooks and runs; it knows no algorithm and imports no torch.
-
-The public names below are imported on first use, so that listing plugins stays instant.
-"""
+"""gym-core: the kernel of Gym. It knows components, recipes, hooks and runs; it knows no algorithm and imports no torch."""
 
 from __future__ import annotations
 

@@ -12,20 +12,16 @@ from gym_core.sections import Resolved
 
 
 def owner(error: BaseException, resolved: Iterable[Resolved]) -> str:
-    """Return `distribution version (gym.kind: name)` of the component in whose module an error was raised; empty for none.
-
-    Where a module belongs to several components, only the distribution is returned.
-    """
+    """Return `distribution version (gym.kind: name)` of the component in whose module an error was raised; empty for none."""
     items, owners = list(resolved), dict[str, str]()
     dists = {_package(item.config): item.dist for item in items}
     for item in items:
         dist = f"{item.dist} {item.version}"
         label = f"{dist} (gym.{item.kind}: {item.name})"
-        modules = {reference.partition(":")[0] for reference in (item.target, item.config)}
-        # a target may be another's
+        modules = {reference.partition(":")[0] for reference in (item.target, item.config)}  # a target may be another's
         own = {each for each in modules if dists.get(_package(each), item.dist) == item.dist}
         for module in {_package(item.config), *own}:
-            owners[module] = label if owners.get(module, label) == label else dist
+            owners[module] = label if owners.get(module, label) == label else dist  # of several components
     known = (owners.get(module) or owners.get(_package(module), "") for module in _passed(error))
     return next(filter(None, known), "")
 
@@ -44,14 +40,11 @@ def raised(error: BaseException) -> str:
 
 def _passed(error: BaseException) -> list[str]:
     """Return the modules of a traceback, innermost first: where a component is built, that of what it points at."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    built = construct.__code__
-    return [
-        frame.f_locals["reference"].partition(":")[0]
-        if frame.f_code is built
-        else str(frame.f_globals.get("__name__", ""))
-        for frame in reversed(frames)
-    ]
+    modules: list[str] = []
+    for frame, _ in walk_tb(error.__traceback__):
+        built = frame.f_locals["reference"] if frame.f_code is construct.__code__ else ""
+        modules.append(built.partition(":")[0] or str(frame.f_globals.get("__name__", "")))
+    return modules[::-1]
 
 
 def _package(reference: str) -> str:

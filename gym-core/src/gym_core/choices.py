@@ -80,8 +80,7 @@ def read_text(path: str) -> str:
 
 
 def _table(path: str) -> dict[str, Any]:
-    text = read_text(path)
-    if not text:
+    if not (text := read_text(path)):
         return {}
     import tomllib  # where nothing was chosen, listing does not pay for it
 

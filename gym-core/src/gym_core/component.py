@@ -1,7 +1,4 @@
-"""Components: what a recipe names. The class is the schema, the defaults, the documentation and a lazy pointer to the code.
-
-A component class imports nothing heavy. Its `target` names the implementation, imported when `build` is called.
-"""
+"""Components: what a recipe names. The class is the schema, the defaults, the documentation and a lazy pointer to the code."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ class Component(Config):
     """What it needs that no package brings, such as a network; where there is something, the laws of its kind are not run."""
 
     def build(self, **context: Any) -> Any:
-        """Import the implementation and call it with this configuration and the context of the kind.
-
-        What the context holds and what comes back is the contract of the kind (`gym_core.kinds`).
-        """
+        """Import the implementation, and call it with this configuration and the context that the kind's docstring promises."""
         return construct(self.target, self, **context)
 
     def check(self) -> None:
@@ -63,13 +57,8 @@ class Slot:
     """
 
     kind: str
-    default: str | None = None
-    """Name taken when the mapping names none."""
-    implied: bool = False
-    """Whether the default also stands in where the recipe leaves the section out, if it is installed."""
-    bare: str | None = None
-    """Field that a bare string fills (of the default component); without it a bare string is the name."""
-    selector: str = "name"
-    """Key of the mapping that holds the name."""
-    many: bool = False
-    """Whether the place holds a list (sections only; a field says so with its type)."""
+    default: str | None = None  #: name taken when the mapping names none
+    implied: bool = False  #: whether the default, if installed, also stands in where the recipe leaves the section out
+    bare: str | None = None  #: field that a bare string fills (of the default component); without it it is the name
+    selector: str = "name"  #: key of the mapping that holds the name
+    many: bool = False  #: whether the place holds a list (sections only; a field says so with its type)

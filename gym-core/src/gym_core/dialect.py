@@ -83,10 +83,7 @@ def chosen_classes(sections: Mapping[str, Any]) -> dict[str, type[Config]]:
 def fill_own(
     sections: dict[str, Any], beside: Mapping[str, Any], found: Findings, known: Iterable[str] = ()
 ) -> list[str]:
-    """Move options of the short form into the sections that have an option of that name.
-
-    Returns those of the `known` keys that no section has; adds a problem for any other.
-    """
+    """Move options of the short form into the sections that have them. Returns the `known` keys left; notes others as wrong."""
     classes = chosen_classes(sections) if beside else {}
     left, written = [], {section for section, raw in sections.items() if isinstance(raw, dict)}
     for key, value in beside.items():
@@ -137,9 +134,7 @@ def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable
 def apply_override(data: dict[str, Any], text: str, value: Any, slots: Mapping[str, Slot] = SLOTS) -> Path:
     """Set `a.b.c` to a value in raw data, of a recipe unless other `slots` say where its components are; return the key path.
 
-    Short forms on the path are expanded.
-
-    Raises RecipeError where something on the path holds no options, PluginError where a component on it is not installed.
+    Expands short forms on it. Raises RecipeError where something on it holds no options, PluginError for a missing plugin.
     """
     *around, last = path = tuple(text.split("."))
     target = data

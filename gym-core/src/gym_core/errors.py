@@ -19,8 +19,6 @@ TERMINATED = 143  #: SIGTERM, after a checkpoint was written
 def printable(text: str, most: int = 2000, keep: str = "") -> str:
     """Return text that is safe to print on a terminal: control characters are escaped, and it is cut after `most` characters."""
     cut = text[:most] + ("..." if len(text) > most else "")
-    if cut.isprintable():
-        return cut
     return "".join(sign if sign.isprintable() or sign in keep else ascii(sign)[1:-1] for sign in cut)
 
 
@@ -60,7 +58,6 @@ class GymError(Exception):
     code = FAILED
 
     def __init__(self, why: str | Sequence[Problem], *, where: str = "", key: str = "", fix: str = "") -> None:
-        """Hold one problem, or several that are reported together."""
         self.problems = [Problem(why, where, key, fix)] if isinstance(why, str) else list(why)
         self.quiet = os.environ.get("RANK", "0") != "0"  #: whether another process of the run reports it
         super().__init__("\n".join(str(problem) for problem in self.problems))
@@ -94,6 +91,5 @@ class Interrupted(GymError):
     """The process was asked to stop, and stopped where it can resume."""
 
     def __init__(self, signum: int) -> None:
-        """Take the signal; the exit status is 128 plus its number, as shells expect."""
-        self.code = 128 + signum
+        self.code = 128 + signum  # as shells expect
         super().__init__("stopped by a signal; the checkpoint is complete", fix="run the same command to continue")

@@ -89,10 +89,7 @@ def to_disk(path: Path) -> None:
 
 
 def by_umask(path: Path) -> None:
-    """Set the permissions of a file, or of all files of a folder, to those of a newly created file.
-
-    safetensors and `tempfile` create files that only their owner can read, whatever the umask.
-    """
+    """Give a file, or all of a folder, the permissions of new ones; safetensors and `tempfile` let only the owner read."""
     if os.name != "posix":
         return
     mask = os.umask(0o077)

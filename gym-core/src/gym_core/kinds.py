@@ -1,7 +1,4 @@
-"""The kinds of component that the kernel itself uses.
-
-A kind is a base class, and its docstring is the contract of `build`. Packages define others in the group `gym.kinds`.
-"""
+"""The kinds of component that the kernel uses; others: group `gym.kinds`. Their docstrings are the contract of `build`."""
 
 from __future__ import annotations
 

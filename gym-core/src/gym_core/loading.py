@@ -30,17 +30,11 @@ IMPORT_SECONDS = float(os.environ.get("GYM_IMPORT_SECONDS", "30"))
 @cache
 def base_class(kind: str) -> type[Component]:
     """Return the base class of a kind: of the kernel, or of a plugin through `gym.kinds`."""
-    if kind in KINDS:
-        return KINDS[kind]
-    found: type[Component] = load(find("kinds", kind))
-    return found
+    return KINDS[kind] if kind in KINDS else load(find("kinds", kind))
 
 
 def find(kind: str, name: str, key: str = "", where: str = "") -> Entry:
-    """Return the one entry point of that kind and name; `name` may be `distribution/name`.
-
-    Raises PluginError when there is none, when it is disabled, or when several distributions provide it.
-    """
+    """Return the entry point of a name or `distribution/name`. Raises PluginError for none, a disabled one, or several."""
     dist, _, short = name.rpartition("/")
     all_of = installed().named.get((kind, short), [])
     found = [entry for entry in all_of if entry.dist == canonical(dist)] if dist else named(kind, short)
@@ -76,10 +70,7 @@ def _advice(kind: str, name: str) -> str:
 
 @cache
 def load(entry: Entry) -> Any:
-    """Import the object of an entry point, after checking that the requirements of its distribution are installed.
-
-    Raises PluginError when it is not, when the import fails, or when it takes longer than IMPORT_SECONDS.
-    """
+    """Import what an entry point names. Raises PluginError for unmet requirements, and an import that fails or takes too long."""
     _check_requirements(entry)
     fix = f"update or uninstall {entry.dist}"
     try:
@@ -142,10 +133,7 @@ def _left_as_found() -> Iterator[None]:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[list[int]]:
-    """Raise TimeoutError in this thread after some time; the list that it yields is filled if the user presses Ctrl-C.
-
-    Does nothing outside the main thread, which is the one that gets signals.
-    """
+    """Raise TimeoutError after some time, in the main thread, which gets signals; fill the list yielded on Ctrl-C."""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield pressed

@@ -70,10 +70,7 @@ def read_file(path: str, most: int = MOST, whole: bool = True) -> bytes:
 
 
 def read_headers(folder: str) -> dict[str, list[str]]:
-    """Return the headers of a distribution, each with its values in order.
-
-    Raises OSError where the metadata are missing or no file, UnicodeDecodeError where they are no UTF-8.
-    """
+    """Return the values of each header of a distribution, in order. Raises OSError, or UnicodeDecodeError for no UTF-8."""
     path = os.path.join(folder, "PKG-INFO" if folder.endswith(".egg-info") else "METADATA")
     head, end, _ = read_file(path, HEADERS, whole=False).replace(b"\r\n", b"\n").partition(b"\n\n")
     if not end and len(head) > HEADERS:

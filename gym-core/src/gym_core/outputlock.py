@@ -21,7 +21,6 @@ class OutputLock:
     NAME: ClassVar[str] = ".lock"
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory, which need not exist yet."""
         self.directory = directory
         self._file = -1
 
@@ -50,7 +49,6 @@ class OutputLock:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Release the lock."""
         with suppress(OSError):  # on a full disk the name stays, but not the lock
             self._write({})
         self._close()

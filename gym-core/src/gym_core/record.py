@@ -26,7 +26,6 @@ class RunRecord:
     """The record of one run. Its only writer is the process that has the lock of the output directory."""
 
     def __init__(self, path: Path) -> None:
-        """Use the file `path`, which may not exist yet."""
         self.path = path
 
     def read(self) -> dict[str, Any]:

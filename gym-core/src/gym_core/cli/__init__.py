@@ -126,11 +126,8 @@ def main() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """Exit without the shutdown of the interpreter, which takes a second and makes some libraries print.
-
-    Without a code, or if output cannot be flushed, the normal shutdown reports it and sets the exit code.
-    """
-    with suppress(OSError, IndexError):
+    """Exit without the shutdown of the interpreter, which takes a second and makes some libraries print."""
+    with suppress(OSError, IndexError):  # output that cannot be flushed, or no code: the normal shutdown reports that
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the process was started with it closed
             stream.flush()
         _exit(codes[0])
@@ -155,10 +152,7 @@ def _guard_exit() -> None:
 
 
 def _print_anything() -> None:
-    """Have characters escaped that a terminal or file cannot have, and messages dropped that nobody can be told.
-
-    Neither must end a command that did its work: `gym train r.yaml 2>&1 | head` goes on to its last checkpoint.
-    """
+    """Escape what a terminal cannot show, and drop what nobody reads: `gym train r.yaml 2>&1 | head` must not end a run."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if isinstance(sys.stderr, TextIOWrapper):
