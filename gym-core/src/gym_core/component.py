@@ -51,10 +51,7 @@ def construct(reference: str, /, *given: Any, **context: Any) -> Any:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place where a component is named: a section of the recipe, or a field of another component.
-
-    As a field: `sources: list[Annotated[SerializeAsAny[Source], Slot("sources", default="dataset", bare="path")]]`.
-    """
+    """A place where a component is named: a section of the recipe, or a field of another component (see docs/kinds.md)."""
 
     kind: str
     default: str | None = None  #: name taken when the mapping names none

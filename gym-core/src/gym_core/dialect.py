@@ -22,10 +22,7 @@ COMMAND = "command line"  #: where an override stands
 
 
 def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
-    """Return the sections of a recipe. Adds a problem for every key that cannot be placed.
-
-    `found.marks` and `found.keys` gain the translated paths. Raises PluginError where the dialect is not installed.
-    """
+    """Return the sections of a recipe; `found` gains their paths, and a problem for each key that has no place in them."""
     own = {*SECTIONS, *Train.model_fields}
     known = [key for key in data if ("dialects", key) in installed().named or f"dialects/{key}" in catalogue()]
     marks = [key for key in known if key not in own]  # what the kernel knows marks nothing

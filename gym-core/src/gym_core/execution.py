@@ -31,8 +31,7 @@ def execute(recipe: Recipe) -> Outcome:
 
     Of several processes the main one does everything; the others load and train with it, and write nothing.
 
-    Raises BusyError when the output directory is in use or holds something else, or another thread executes a recipe;
-    RecipeError for what is no `Recipe`; and what the phases raise.
+    Raises BusyError where the folder or the process has another run, RecipeError for no `Recipe`, and what the phases raise.
     """
     if not isinstance(recipe, Recipe):
         given = type(recipe).__name__

@@ -21,18 +21,12 @@ def cache_dir() -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with the home folder in place of a leading `~` or `~user`.
-
-    Raises RecipeError where there is none: the system knows no such user, or none that this process runs as.
-    """
+    """Return a path with the home folder for a leading `~` or `~user`. Raises RecipeError where none is known."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise RecipeError(
-            f"no home folder is known for `{Path(path).parts[0]}`",
-            where=str(path),
-            fix="write the path out, from / on",
-        ) from None
+        why = f"no home folder is known for `{Path(path).parts[0]}`"
+        raise RecipeError(why, where=str(path), fix="write the path out, from / on") from None
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Finds plugins by name and imports them: the only place where code of plugins is loaded.
-
-Every failure becomes a PluginError that names the distribution, and affects no other plugin.
-"""
+"""Finds plugins by name and imports them, the only place that does. A failure is a PluginError that names the distribution."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """A single process; a strategy builds a subclass for several. An error that leaves it, which may be entered twice, ends all."""
+    """A single process; a strategy builds a subclass for several. An error that leaves it, once or again entered, ends all."""
 
     main = True  #: whether this is the one process that locks the output, writes the record, exports and prints
 

@@ -97,8 +97,7 @@ class Recipe:
 def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe in any dialect from a YAML file or a mapping, apply `key=value` overrides, and validate it.
 
-    Raises RecipeError with every problem found, each with file and line, key, why and what to do; or PluginError when
-    the only problems are plugins that are missing or broken.
+    Raises RecipeError with every problem found, or PluginError where all of them are plugins that are missing or broken.
     """
     if isinstance(overrides, str | Mapping):
         fix = 'give a list: load_recipe(source, ["train.epochs=2"])'

@@ -1,7 +1,4 @@
-"""The sections of a recipe and how a raw value becomes a validated component.
-
-It reads no files and knows no dialect. All problems of a recipe are collected before they are reported.
-"""
+"""The sections of a recipe, and how raw values become validated components; all problems are collected, then reported."""
 
 from __future__ import annotations
 
@@ -108,8 +105,7 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
         fix = "" if raw is None or isinstance(raw, list) else fix
         found.add(path, f"expected a name or a mapping, not {type(raw).__name__}", fix)
         return None
-    options = dict(options)
-    given = options.pop(slot.selector, None)
+    given = options.get(slot.selector)
     name = slot.default if given is None else given
     if name is None:
         found.add(path, f"does not say which one: the key `{slot.selector}` is missing")
@@ -123,7 +119,7 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
         found.problems.extend(error.problems)
         found.plugins.update(error.problems)
         return None
-    value = config(cls, options, path, found)
+    value = config(cls, {key: option for key, option in options.items() if key != slot.selector}, path, found)
     if isinstance(value, Component):
         found.resolve(path, slot.kind, entry, cls.target, slot.selector)
         return value
@@ -217,10 +213,7 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 
 def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
-    """Return the option that other software has under this name, as its docstring says: "`num_generations` in TRL"; else "".
-
-    Several of a class, such as those that are one list elsewhere, are parted by "`, `".
-    """
+    """Return the option, or options of a class, that other software names so, as docstrings say: "`num_generations` in TRL"."""
     named = re.compile(rf"`{re.escape(key)}`(,\s`\w+`)* in\s")
     said = (
         [name for name, field in cls.model_fields.items() if named.search(field.description or "")] for cls in classes

@@ -14,10 +14,7 @@ REFERENCE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*(?:\.\w+)*")  #: `mo
 
 
 def missing(cls: type) -> tuple[str, str] | None:
-    """Return name and value of the first attribute of a class that refers to code which does not exist; None where all do.
-
-    Those are `target`, and what else a kind lets a class name by a string: objectives, losses, oracles.
-    """
+    """Return name and value of the first attribute of a class, `target` or another, that refers to code which does not exist."""
     named = {name: value for each in reversed(type.mro(cls)) for name, value in vars(each).items()}
     strings = [(name, value) for name, value in named.items() if isinstance(value, str) and not name.startswith("__")]
     said = (item for item in strings if item[1] and (item[0] == "target" or REFERENCE.fullmatch(item[1])))
