@@ -78,10 +78,7 @@ def _check(outcome: pluggy.Result[Any], hook: str, called: Sequence[pluggy.HookI
 
 
 def manager_for(names: Sequence[str]) -> pluggy.PluginManager:
-    """Make the manager of one run: hook specifications, defaults and the hook plugins named, in that order.
-
-    Raises RecipeError for a plugin that is named twice, PluginError for one that cannot be loaded or does not fit the hooks.
-    """
+    """Make the manager of one run. Raises RecipeError for a plugin named twice, PluginError for one that cannot be used."""
     manager = pluggy.PluginManager("gym")
     manager.add_hookspecs(HookSpecs)
     manager.register(HookSpecs(), "defaults")

@@ -95,11 +95,10 @@ def _reason(error: BaseException) -> str:
 def load_component(kind: str, name: str, key: str = "", where: str = "") -> tuple[Entry, type[Component]]:
     """Find and import a component class. Raises PluginError, also when it is not a component of that kind."""
     entry = find(kind, name, key, where)
-    loaded, base = load(entry), base_class(kind)
-    if not (isinstance(loaded, type) and base in type.mro(loaded)):  # a metaclass may answer issubclass as it likes
+    cls, base = load(entry), base_class(kind)
+    if not (isinstance(cls, type) and base in type.mro(cls)):  # a metaclass may answer issubclass as it likes
         why = f"{entry.value} is not a subclass of {base.__module__}.{base.__name__}"
         raise PluginError(why, where=entry.title, fix=f"update or uninstall {entry.dist}")
-    cls: type[Component] = loaded
     if lost := targets.missing(cls):
         why = f"{entry.value} points at `{lost[1]}`, which does not exist or cannot be read"
         raise PluginError(why, where=entry.title, fix=f"mend its `{lost[0]}`, or update or uninstall {entry.dist}")

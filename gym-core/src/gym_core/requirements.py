@@ -27,10 +27,8 @@ def version_of(dist: str) -> str:
     """Return the version of an installed distribution, or an empty string."""
     folder = installed().folders.get(canonical(dist))
     try:
-        return read_headers(folder.path)["Version"][0] if folder else version(dist)
-    except PackageNotFoundError:  # nor in a zip file, nor wherever else Python finds it
-        return ""
-    except (OSError, UnicodeDecodeError, LookupError):
+        return read_headers(folder.path)["Version"][0] if folder else version(dist)  # in a zip file, say
+    except (PackageNotFoundError, OSError, UnicodeDecodeError, LookupError):
         return folder.version if folder else ""
 
 

@@ -214,10 +214,8 @@ def plain(kind: Any, raw: Any, path: Path, found: Findings) -> Any:
 
 def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
     """Return the option, or options of a class, that other software names so, as docstrings say: "`num_generations` in TRL"."""
-    named = re.compile(rf"`{re.escape(key)}`(,\s`\w+`)* in\s")
-    said = (
-        [name for name, field in cls.model_fields.items() if named.search(field.description or "")] for cls in classes
-    )
+    says = re.compile(rf"`{re.escape(key)}`(,\s`\w+`)* in\s")
+    said = ([name for name, info in cls.model_fields.items() if says.search(info.description or "")] for cls in classes)
     return next(("`, `".join(names) for names in said if names), "")
 
 
