@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """A single process; a strategy builds a subclass for several. An error that leaves it, once or again entered, ends all."""
+    """A single process. A strategy builds a subclass for several; an error that leaves this context ends all of them."""
 
     main = True  #: whether this is the one process that locks the output, writes the record, exports and prints
 
@@ -21,7 +21,7 @@ class Ranks:
         """Set what this process is doing, for the error if it dies or is late; an empty string sets no time limit."""
 
     def __enter__(self) -> Self:
-        return self
+        return self  # also where it is entered again inside
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Leave."""
