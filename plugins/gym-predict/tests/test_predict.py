@@ -167,6 +167,6 @@ def test_a_file_of_llamafactory(trained: Path, capsys: Any) -> None:
     # the line break is learnt there
     assert [row["label"] for row in found] == [row["output"] + "\n" for row in ROWS[:3]]
     assert "predict_rouge-l" in json.loads((trained / "there/all_results.json").read_text())
-    assert run(["train", str(file)]) == 2 and "run `gym predict FILE`" in capsys.readouterr().err
+    assert run(["train", str(file)]) == 2 and "run `gym predict` on it" in capsys.readouterr().err
     assert run(["predict", str(file), "predict_with_generate=false"]) == 2
     assert "asks for no answers" in capsys.readouterr().err

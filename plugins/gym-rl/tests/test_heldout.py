@@ -163,6 +163,7 @@ def test_where_no_reward_counts_the_divergence_is_shown_and_no_reward_tells_the_
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     distilled = {"rewards": [{"name": "length", "maximum": 2, "weight": 0}], "beta": 1.0, "kl_estimator": "full"}
+    distilled["ref_model"] = str(bench.model(seed=1))
     asked = recipe(bench, algorithm=distilled)
     record = json.loads((bench.run(asked).outcome.output / "run.json").read_text())["training"]
     figures = [f"{record[name]:.4f}" for name in ("first_kl", "kl")]

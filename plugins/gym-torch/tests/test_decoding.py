@@ -42,9 +42,8 @@ def through(batch: Decoding, *rows: Row) -> list[list[int]]:
 
 
 def alone(prompt: list[int], count: int, options: SamplingOptions, stream: int = 0) -> list[int]:
-    made = Generator(ready("qwen3"), BareTokenizer()).generate(
-        [prompt], count, options.temperature, options.top_p, options.seed, stop_ids=[], streams=[stream]
-    )
+    asked = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+    made = Generator(ready("qwen3"), BareTokenizer()).generate([prompt], count, **asked, stop_ids=[], streams=[stream])
     return made[0].tokens
 
 

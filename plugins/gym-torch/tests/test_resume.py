@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -61,6 +62,15 @@ def test_a_crash_anywhere_changes_nothing(model_path: Path, whole: Path, tmp_pat
     check(tmp_path, whole)
 
 
+@pytest.fixture
+def heeds_closing() -> Iterator[None]:
+    """Begin as in a terminal, also where the tests run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeds_closing")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("step", [4, 5])
 def test_a_signal_leaves_a_checkpoint_where_it_came(
