@@ -337,7 +337,7 @@ def sliced(tmp_path: Path, base: Path | None, *slices, **said) -> Path:
 
 
 def test_layers_of_several_models_make_one_that_computes_what_they_do(deep_models, tmp_path):
-    one, other, _ = deep_models
+    one, other = (shutil.copytree(path, tmp_path / path.name / "model") for path in deep_models[:2])
     told = json.loads((other / "config.json").read_text())
     for path in (one, other):  # a list that says something of each layer, and which transformers checks
         (path / "config.json").write_text(json.dumps({**told, "layer_types": ["full_attention"] * 3}))
@@ -352,6 +352,7 @@ def test_layers_of_several_models_make_one_that_computes_what_they_do(deep_model
         assert torch.equal(models[2](ids, use_cache=False).logits, wanted(ids, use_cache=False).logits)
     report = json.loads((made / "merge.json").read_text())
     assert [each["layers"] for each in report["inputs"][0]["stack"]] == [[0, 2], [0, 3]]
+    assert {Path(file).parent for file in report["inputs"][0]["sha256"]} == {one, other}
 
 
 def test_slices_that_are_whole_models_are_these_models(deep_models, tmp_path):

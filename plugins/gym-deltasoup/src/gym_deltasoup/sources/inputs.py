@@ -57,11 +57,7 @@ class Opened:
             "kind": kind,
             "base": self.base,
             "sha256": self.files,
-            **(
-                {"stack": [{"path": str(one.path), "layers": [one.begin, one.end]} for one in self.stack]}
-                if self.stack
-                else {}
-            ),
+            "stack": [{"path": str(one.path), "layers": [one.begin, one.end]} for one in self.stack],
         }
 
 
@@ -119,9 +115,7 @@ def _opened_stack(name: str, stack: Sequence[Piece], base: str | None) -> Opened
     if base is not None:
         why = f"{name} is made of some layers, and nothing says which layers of the base they began as"
         raise GymError(why, key="base", fix="merge whole models, or without a base")
-    files = {
-        f"{each.artifact.path.name}/{file}": value for each in parts.values() for file, value in each.files.items()
-    }
+    files = {str(each.artifact.path / file): hashed for each in parts.values() for file, hashed in each.files.items()}
     return Opened(name, parts[stack[0].path].artifact, files, stack=pieces)
 
 
