@@ -200,6 +200,14 @@ class Loads(Backend):
     assert unexpected(caught.value) == "raised in gym-twice 2.1"
 
 
+def check_blamed(install, code, tmp_path):
+    """Check that the TypeError of a run with an algorithm of these modules is that of its package."""
+    install("gym-fragile", code, {"gym.algorithms": {"fragile": "fragile:Fragile"}}, version="2.1")
+    with pytest.raises(TypeError) as caught:
+        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
+    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+
+
 @pytest.mark.parametrize(
     "made",
     ["def Trainer(config): pass", "class Trainer(ABC):\n    @abstractmethod\n    def train(self): ..."],
@@ -217,10 +225,7 @@ def test_what_cannot_be_called_as_its_kind_says_is_an_error_of_the_plugin_that_p
             target: ClassVar[str] = "fragile_impl:Trainer"
     """
     code = {"fragile": config, "fragile_impl": "from abc import ABC, abstractmethod\n" + made}
-    install("gym-fragile", code, {"gym.algorithms": {"fragile": "fragile:Fragile"}}, version="2.1")
-    with pytest.raises(TypeError) as caught:
-        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
-    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+    check_blamed(install, code, tmp_path)
 
 
 def test_what_somebody_else_constructs_is_an_error_of_the_plugin_that_points_at_it(toys, install, tmp_path):
@@ -239,11 +244,8 @@ def test_what_somebody_else_constructs_is_an_error_of_the_plugin_that_points_at_
             def __init__(self, config, run, model): construct(config.objective, config, model)
     """
     code = {"fragile": config, "fragile_impl": "def Objective(config): pass"}
-    install("gym-fragile", code, {"gym.algorithms": {"fragile": "fragile:Fragile"}}, version="2.1")
     install("gym-engine", {"engine": engine}, {})
-    with pytest.raises(TypeError) as caught:
-        execute(load_recipe({"model": "words", "algorithm": "fragile", "output": str(tmp_path / "out")}))
-    assert unexpected(caught.value) == "raised in gym-fragile 2.1 (gym.algorithms: fragile)"
+    check_blamed(install, code, tmp_path)
 
 
 def test_two_threads_of_a_process_do_not_run_at_once(toys, install, tmp_path):
