@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.target_modules import require, within
 from gym_core import GymError
+from gym_torch.model.language_part import in_language_part
 
 KEY = "adapter.target_modules"
 #: What a method asks of the weight of a layer without computing with it.
@@ -28,11 +29,13 @@ def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
     call may depend on the device. Routers of some mixtures are linear layers that return a choice.
     """
     own = {type(module).__module__ for module in model.modules() if isinstance(module, PreTrainedModel)}
-    found, products = dict[str, str](), dict[type[nn.Module], bool]()
+    found, products, language = dict[str, str](), dict[type[nn.Module], bool](), in_language_part(model)
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
         for name, layer in module.named_children():
-            if name in _used(module.__class__):
+            if isinstance(layer, nn.Linear) and not language(start + name):
+                found[start + name] = f"`{name}` is no part of the language model, and stays as it is"
+            elif name in _used(module.__class__):
                 found[start + name] = (
                     f"{type(module).__name__} computes with the weight of `{name}` and does not call it"
                 )

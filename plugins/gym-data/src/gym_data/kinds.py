@@ -74,6 +74,10 @@ class Data(Component):
         """Return the most tokens that a sample can have; None where nobody knows."""
         return None
 
+    def brings_inputs(self) -> bool:
+        """Whether samples may have more than tokens for the model, such as images (`gym_torch.batch.WithInputs`)."""
+        return False
+
 
 class DataAlgorithm(Algorithm):
     """Base of every algorithm that learns from examples: what it says of them, and of what becomes of them."""
@@ -194,6 +198,12 @@ class Template(Component):
         stand in for the shapes that are not here.
         """
         return {}
+
+
+class Images(Component):
+    """Reads images of rows. `build(path=Path)` returns a `gym_data.images.ImageReader` for the model in that directory."""
+
+    kind: ClassVar[str] = "images"
 
 
 class Family(Component):

@@ -46,6 +46,15 @@ class Piece(NamedTuple):
 
 
 @runtime_checkable
+class WithInputs(Protocol):
+    """A sample with more than tokens for the model, such as images; it is computed by itself."""
+
+    def model_inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the model is given beside the tokens, by the names of its `forward`."""
+        ...
+
+
+@runtime_checkable
 class Branching(Protocol):
     """A sample of several segments, its tokens one segment after another."""
 
@@ -121,6 +130,8 @@ class Batch:
     experts: Tensor | None = None
     """[rows, length, layers, k] int16, where each token is routed to; see `gym_torch.model.expert_routing`."""
     apart: bool = False  #: whether each row is computed by itself, without its padding
+    inputs: tuple[Mapping[str, Tensor], ...] = ()
+    """Of each row what the model is given beside tokens, by the names of its `forward`; empty where it is nothing of any."""
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return the batch with every tensor changed, those in mappings too."""
@@ -131,7 +142,8 @@ class Batch:
                 changed[field.name] = change(value)
             elif isinstance(value, Mapping):
                 changed[field.name] = {key: change(tensor) for key, tensor in value.items()}
-        return replace(self, **changed)
+        inputs = tuple({key: change(tensor) for key, tensor in row.items()} for row in self.inputs)
+        return replace(self, **changed, inputs=inputs)
 
     def to(self, device: torch.device) -> Self:
         """Return the batch with all tensors on `device`."""
@@ -182,6 +194,7 @@ class Batch:
                     for at, number in enumerate(lineage)
                 ),
                 experts=None if self.experts is None else self.experts[row : row + 1, :length],
+                inputs=self.inputs[row : row + 1],
             )
 
     @property
@@ -213,6 +226,7 @@ def packed(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
         **_targets(examples, [segment.start for segment in segments], before),
         segments=tuple(segments),
         spans=spans,
+        inputs=_inputs(examples),
     )
 
 
@@ -245,7 +259,16 @@ def padded(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
             )
             for number, length in enumerate(spans.lengths)
         ),
+        inputs=_inputs([examples[leaf] for leaf in leaves]),
     )
+
+
+def _inputs(examples: Sequence[Example]) -> tuple[Mapping[str, Tensor], ...]:
+    """Return what the model is given beside the tokens of each example."""
+    if not any(isinstance(example, WithInputs) for example in examples):
+        return ()
+    given = (example.model_inputs() if isinstance(example, WithInputs) else {} for example in examples)
+    return tuple({name: torch.from_numpy(value) for name, value in each.items()} for each in given)
 
 
 def alone(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> Batch:

@@ -17,6 +17,9 @@ BESIDE = (
     "vocab.txt",
     "merges.txt",
     "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 )
 
 

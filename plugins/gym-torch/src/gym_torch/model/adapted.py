@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
+from gym_torch.model.language_part import in_language_part
 from gym_torch.model.loading import read_weights
 from gym_torch.model.stored_precisions import declare_dtype, exceptions, named_dtype, stored_dtype
 from gym_torch.model.vocabulary import vocabulary_modules
@@ -125,7 +126,10 @@ class AdaptedModel(TrainedPart, ABC):
 
 
 class Full(AdaptedModel):
-    """Full fine-tuning: trains weights of the model itself, all of them, or those that `trained` names."""
+    """Full fine-tuning: trains weights of the model itself, all of them, or those that `trained` names.
+
+    Of a model with other senses those of its language model alone.
+    """
 
     artifact_kind: ClassVar[str] = "model"
 
@@ -152,8 +156,9 @@ class Full(AdaptedModel):
             name: self._dtype if weight.dtype == model.dtype else weight.dtype
             for name, weight in model.named_parameters(remove_duplicate=False)
         } | self._own
+        language = in_language_part(model)
         for name, weight in model.named_parameters():
-            chosen = trained(name)
+            chosen = trained(name) and language(name)
             if chosen and not weight.is_floating_point():
                 raise GymError(
                     f"{name} is quantized and cannot be trained",
@@ -225,7 +230,7 @@ def assembled(plain: Plain, kind: type[PreTrainedModel]) -> PreTrainedModel:
 def skeleton(config: PretrainedConfig, build: Callable[[PretrainedConfig], PreTrainedModel]) -> PreTrainedModel:
     """Return a model without weights: they are on the `meta` device, and say their names and shapes alone.
 
-    `build` makes it of its configuration: its class, or `AutoModelForCausalLM.from_config`.
+    `build` makes it of its configuration: its class, or `AutoLanguageModel.from_config`.
     """
     with init_empty_weights(include_buffers=False):
         return build(copy.deepcopy(config))

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig
 
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.config import Transformers
 from gym_torch.kernels import precision_probe
 from gym_torch.model import fp8_products
+from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.layout_support import miniature_support
 from gym_torch.model.loading import LoadedModel, said
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
@@ -41,7 +42,7 @@ def empty(config: Transformers, precision: str, samples: int | None, device: tor
         options["dtype"] = _dtype(config, shape, precision)
         stored = format_of(shape)
         with TRANSFORMERS_LOCK, torch.device("meta"), NoDrawing():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
+            model = AutoLanguageModel.from_config(shape, **options)
             if (
                 config.resizes_vocabulary()
                 and (tokens := tokens_in(path)) > model.get_input_embeddings().weight.shape[0]

@@ -34,6 +34,8 @@ def hidden_states(
     are computed apart.
     """
     chosen = batch.target_index if places is None else places
+    if batch.inputs and not batch.apart:
+        raise GymError("samples with more than tokens are computed one by one, and these are not", key="data")
     if not batch.apart:
         with around(batch):
             return _run(model, batch).flatten(0, 1)[chosen]
@@ -112,6 +114,8 @@ def _run(model: PreTrainedModel, batch: Batch, context: ContextGroup | None = No
         given |= {"position_ids": batch.positions}
     if batch.experts is not None:
         given["experts"] = batch.experts
+    for inputs in batch.inputs:
+        given |= inputs
     if context is not None:
         given = {name: context.part(whole) for name, whole in given.items()} | {"context": context}
     if batch.spans is not None:

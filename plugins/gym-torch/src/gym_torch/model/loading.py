@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError, PluginError, Run
+from gym_data.kinds import Data
 from gym_optim.promises import named, promised
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
-from gym_torch.kinds import LoadTimeQuantizer
+from gym_torch.kinds import LoadTimeQuantizer, part
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fp8_products, rope_scaling
-from gym_torch.model.layout_support import layout_support_of
+from gym_torch.model.auto_class import AutoLanguageModel
+from gym_torch.model.layout_support import LayoutSupport, layout_support_of
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK, quiet
 from gym_torch.model.vocabulary import check_vocabulary
 from gym_torch.model_files import PATH, check_code, check_weights
@@ -97,7 +99,13 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     model = _weights(config, path, shape, precision, run.recipe.train.seed)
     if stored := tell(model, config.path):
         run.record.update(quantized_weights=stored)
-    found = layout_support_of(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
+    data = part(run.recipe, Data)
+    if data is not None and data.brings_inputs():
+        if not AutoLanguageModel.reads_images(shape):
+            raise GymError(f"{type(model).__name__} takes text alone", key=PATH, fix="name a model of images and text")
+        found = LayoutSupport(ALONE, "they may have images")
+    else:
+        found = layout_support_of(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
     fp8_products.use(model, config.fp8)
     if found.layout is PADDED:
         say(f"samples are padded, not packed: {found.why}")
@@ -203,7 +211,7 @@ def said(path: Path, what: str = "loaded") -> Iterator[None]:
 def read_weights(
     path: Path,
     options: dict[str, Any],
-    kind: Any = AutoModelForCausalLM,
+    kind: Any = AutoLanguageModel,
     finite: Callable[[Tensor], bool] = lambda held: bool(held.isfinite().all()),
     *,
     unused: Sequence[str] = (),
@@ -261,8 +269,7 @@ def _random(shape: Any, seed: int, options: dict[str, Any]) -> PreTrainedModel:
     with TRANSFORMERS_LOCK, torch.random.fork_rng():
         torch.manual_seed(seed)
         options.pop("local_files_only")
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **options)
-    return model
+        return AutoLanguageModel.from_config(shape, **options)
 
 
 def _dtype(asked: str, precision: str) -> torch.dtype | str:

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import stored_precisions
+from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.loading import read_model
 from gym_torch.model_files import check_weights
 
@@ -36,7 +37,7 @@ LOW = (torch.bfloat16, torch.float16)
 def load(
     path: Path,
     changed: Mapping[str, Any] = MappingProxyType({}),
-    kind: Any = AutoModelForCausalLM,
+    kind: Any = AutoLanguageModel,
     dtype: torch.dtype | str = "auto",
     quantizer: LoadTimeQuantizer | None = None,
     exact: bool = False,

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -20,6 +19,7 @@ from transformers import (
 
 from gym_core import GymError
 from gym_torch.model.adapted import Plain
+from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.mapped_weights import Raised
 from gym_torch.model.scalar_head import ScalarHead
 
@@ -55,7 +55,7 @@ def _scores(model: PreTrainedModel, tokens: Tensor, head: ScalarHead | None) -> 
 
 TASKS = {
     "causal-lm": Task(
-        AutoModelForCausalLM,
+        AutoLanguageModel,
         lambda model, tokens: model(tokens, use_cache=False).logits,
         lambda model, tokens, head: model(tokens, use_cache=False).logits,
         "logits",
