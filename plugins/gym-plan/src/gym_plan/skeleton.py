@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from gym_core import Recipe, RecipeError
 from gym_core.component import construct
+from gym_data.kinds import Data
 from gym_plan.repeated_layers import Repeat, groups_with, leave_out, numbers_of, repeat_of, tensors_of
 from gym_plan.shared_rows import sharing
 from gym_torch.batch import Batch
@@ -108,6 +109,13 @@ def built_alone(
             f"the backend {type(backend).__name__} builds no model without weights, and a plan needs one",
             key="model",
             fix="declare `empty` on it: docs/kinds.md says what that is",
+        )
+    data = part(recipe, Data)
+    if data is not None and data.brings_inputs():
+        raise RecipeError(
+            "samples may have images, and what these take is not planned yet",
+            key="data",
+            fix="plan the same recipe with data of text alone, and leave room for the images",
         )
     # In one of several processes a CPU has a number, which results of operations have not.
     device = torch.device("cpu") if device.type == "cpu" else device
