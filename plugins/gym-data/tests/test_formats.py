@@ -130,7 +130,8 @@ BAD = {
         [user("a"), said("", tool_calls=[{"function": {"name": "f", "arguments": [1]}}])],
         "are not an object",
     ),
-    "an image": ([user([{"type": "image_url"}]), said("b")], "holds more than text"),
+    "audio": ([user([{"type": "input_audio"}]), said("b")], "holds more than text and images"),
+    "an image in an answer": ([user("a"), said([{"type": "image", "image": "x.png"}])], "an answer holds an image"),
     "a lone surrogate": ([user("a\ud800"), said("b")], "lone surrogate"),
 }
 
@@ -151,7 +152,7 @@ def test_bad_conversations_say_why(name):
         (Alpaca(), {"instruction": "", "output": "b"}, "is empty"),
         (Alpaca(), {"instruction": "a", "output": ["b"]}, "holds more than text"),
         (Alpaca(history="h"), {"instruction": "a", "output": "b", "h": ["x"]}, "not a list of"),
-        (Alpaca(), {"instruction": "a", "output": "b", "images": ["x.png"]}, "it has images"),
+        (Alpaca(), {"instruction": "a", "output": "b", "videos": ["x.mp4"]}, "it has videos"),
         (ShareGPT(), {"conversations": [{"from": "function_call", "value": "{"}]}, "a tool call is not JSON"),
         (ShareGPT(), {}, "column `conversations` holds no list"),
         (Text(), {"text": " "}, "is empty"),

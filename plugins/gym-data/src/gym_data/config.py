@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 
 from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
-from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Source, Template
+from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Images, Source, Template
 from gym_data.new_tokens import folder_of
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
@@ -45,6 +45,8 @@ class DatasetConfig(Data):
     """Values handed to the chat template, such as `enable_thinking: false`."""
     date: Annotated[str | None, AfterValidator(_day)] = None
     """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
+    images: Annotated[SerializeAsAny[Images] | None, Slot("images")] = None
+    """How images of conversations are read, such as `vision`; without it, rows that have any are bad rows."""
     system: str | None = None
     """System message of conversations that have none."""
     split_special_tokens: bool = True
@@ -201,3 +203,7 @@ class DatasetConfig(Data):
     def longest(self) -> int:
         """Return `cutoff`."""
         return self.cutoff
+
+    def brings_inputs(self) -> bool:
+        """Images are read."""
+        return self.images is not None

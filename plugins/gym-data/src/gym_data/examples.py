@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gym_data.images import Image, ImageReader
 from gym_data.tokenizer import Mask, Tokens
 
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -50,6 +51,18 @@ class Example:
     def judgement(self) -> str:
         """Return what a preview says of it; empty where it was not judged."""
         return ""
+
+
+@dataclass(frozen=True)
+class Illustrated(Example):
+    """A sequence with images."""
+
+    images: Sequence[Image]
+    reader: ImageReader
+
+    def model_inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the model is given beside the tokens. Raises DataError where a file is not what it was."""
+        return self.reader.inputs(self.images, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -166,8 +179,19 @@ KINDS: dict[str, type[Example]] = {"prompt": Prompt, "preference": Pair, "feedba
 class Examples(Sequence[Example]):
     """Examples in order, made of arrays as they are asked for."""
 
-    def __init__(self, array: Callable[[str], Any], order: str, names: Sequence[str], shape: str = "") -> None:
-        """Take what finds an array by its name; `order` names the one that says which examples these are."""
+    def __init__(
+        self,
+        array: Callable[[str], Any],
+        order: str,
+        names: Sequence[str],
+        shape: str = "",
+        images: ImageReader | None = None,
+    ) -> None:
+        """Take what finds an array by its name; `order` names the one that says which examples these are.
+
+        `images` reads those of conversations.
+        """
+        self._images = images
         self._kind = KINDS.get(shape, Example)
         self._tokens, self._trained, self._ends = array("tokens"), array("trained"), array("ends")
         self._origins = array("origins")
@@ -196,8 +220,10 @@ class Examples(Sequence[Example]):
                 return Branched(name, tokens, trained, known)
         if not len(self._about_ends):
             return self._kind(name, tokens, trained)
-        about = self._about[_range(self._about_ends, number)]
-        return self._kind(name, tokens, trained, **json.loads(about.tobytes()))
+        about = json.loads(self._about[_range(self._about_ends, number)].tobytes())
+        if self._kind is Example and self._images:
+            return Illustrated(name, tokens, trained, reader=self._images, **about)
+        return self._kind(name, tokens, trained, **about)
 
     def by_source(self) -> dict[str, Examples]:
         """Return the examples of each source, by its name."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gym_core import Component, PluginError
@@ -25,6 +26,13 @@ def registered(rows: Rows) -> RegisteredRows | None:
     return rows if isinstance(rows, RegisteredRows) else None
 
 
+@runtime_checkable
+class RowsOfFiles(Protocol):
+    """Rows of a source that reads files."""
+
+    files: Sequence[Path]
+
+
 @dataclass(frozen=True)
 class Opened:
     """A source, ready to be read, and the format of its rows."""
@@ -34,6 +42,11 @@ class Opened:
     rows: Rows
     format: Format
     samples: int | None
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder in which relative paths of its rows begin: that of its first file, or the working directory."""
+        return self.rows.files[0].parent if isinstance(self.rows, RowsOfFiles) else Path()
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the structured rows, as plain data."""

@@ -19,6 +19,7 @@ from gym_data.chat.render import DAY
 from gym_data.config import DatasetConfig
 from gym_data.encodings.encoders import encoded
 from gym_data.examples import Example, Examples, mapped
+from gym_data.images import ImageReader
 from gym_data.kinds import Template
 from gym_data.mixing import divide
 from gym_data.provenance import answering, called, identity, maker
@@ -86,7 +87,7 @@ def prepare(
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
     arrays = partial(mapped, root / key)
     names = manifest["names"]
-    train, validation = (Examples(arrays, part, names, rows) for part in ("train", "validation"))
+    train, validation = (Examples(arrays, part, names, rows, opened.images) for part in ("train", "validation"))
     report, parts = {**manifest["report"], "cached": cached}, validation.by_source()
     if config.validation_apart and len(validation):
         asked = reader.opened[len(config.sources) if config.validation_sources else 0 :]
@@ -127,18 +128,26 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
     Raises DataError where it lacks tokens the template needs.
     """
     told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
-    return tokenizer_with(config.template, path, told, config.split_special_tokens)
+    images = None
+    if config.images:
+        with answering(config.images, "`build`"):
+            images = config.images.build(path=path)
+    return tokenizer_with(config.template, path, told, config.split_special_tokens, images)
 
 
 def tokenizer_with(
-    template: Template | None, path: Path, values: Mapping[str, Any] | None = None, split_special_tokens: bool = True
+    template: Template | None,
+    path: Path,
+    values: Mapping[str, Any] | None = None,
+    split_special_tokens: bool = True,
+    images: ImageReader | None = None,
 ) -> Tokenizer:
     """Return the tokenizer of a model with a template, or with the model's own; see `Tokenizer`.
 
     Raises DataError where it lacks tokens the template needs.
     """
     text = template_text(template, path) if template else None
-    tokenizer = Tokenizer(path, text, values, split_special_tokens)
+    tokenizer = Tokenizer(path, text, values, split_special_tokens, images)
     if template is not None:
         roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         with answering(template, "`lacking`"):
@@ -209,6 +218,7 @@ def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]
         "tools": list(reader.tools),
         "options": reader.config.model_dump(mode="json", include=OPTIONS),
         "day": day.isoformat() if dated else None,
+        "images": tokenizer.images.fingerprint if tokenizer.images else None,
         "tokenizer": tokenizer.fingerprint,
         "template_spec": {
             **tokenizer.template_spec.data,

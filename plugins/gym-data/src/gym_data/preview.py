@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gym_data.config import DatasetConfig
 
 BAR = 40  #: columns of the longest bar
+FEW = 3  #: repetitions of a special token that are written out
 TRAINED, READ = "bold green", "dim"
 #: Control characters could move the cursor or recolour the terminal: they are shown as their pictures.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {0x7F: 0x2421, 0x9B: 0xFFFD}
@@ -54,13 +56,26 @@ def tokenised(
 
 
 def runs(example: Example, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """Yield the text of each run of tokens that are all trained on or all only read, and of which part of the example it is."""
+    """Yield the text of each run of tokens that are all trained on or all only read, and of which part of the example it is.
+
+    A special token that stands many times in a row, as those of images do, is written once, with their number.
+    """
+    special = "|".join(map(re.escape, tokenizer.special))
+    row = re.compile(rf"({special})\1{{{FEW},}}") if special else None
+
+    def shortened(text: str) -> str:
+        return row.sub(lambda found: f"{found[1]} x{len(found[0]) // len(found[1])}", text) if row else text
+
     for part, where in example.parts:
         tokens, trained = example.tokens[where], example.trained[where]
         edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(tokens)]
         for start, end in pairwise(edges):
             if start < end:
-                yield {"text": tokenizer.decode(tokens[start:end]), "trained": bool(trained[start]), "part": part}
+                yield {
+                    "text": shortened(tokenizer.decode(tokens[start:end])),
+                    "trained": bool(trained[start]),
+                    "part": part,
+                }
 
 
 def show(shown: dict[str, Any]) -> None:

@@ -95,8 +95,8 @@ class Reader:
                 converts[source] = self._convert(opened)
             self.tallies[source].rows += 1
             try:
-                no_marked_media(row)
                 structured = self._watched(source, converts[source])(_filled(row, self.config.variables))
+                self._pictured(structured, row)
             except ValueError as error:
                 self.bad(source, number, error)
                 continue
@@ -109,6 +109,16 @@ class Reader:
                 self.tallies[source].dropped[HELD_OUT] += 1
                 continue
             yield Record(source, number, times, structured, key)
+
+    def _pictured(self, structured: object, row: Mapping[str, Any]) -> None:
+        """Raise ValueError for a row with images that nothing reads."""
+        images = structured.pictures if isinstance(structured, Row) else ()
+        if not images:
+            no_marked_media(row)
+        elif self.shape != "conversation":
+            raise ValueError(f"it has images, which are read of conversations, not of rows of shape `{self.shape}`")
+        elif self.config.images is None:
+            raise ValueError("it has images, which `data: {images: vision}` reads (package gym-vision)")
 
     def _watched(
         self, source: int, convert: Callable[[Mapping[str, Any]], Structured]

@@ -14,6 +14,7 @@ Message = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]  #: functions as OpenAI describes them
 APART = "pairs with different prompts, each answer learnt after its own"
 MARKS = ("<image>", "<video>", "<audio>")
+MARK = MARKS[0]  #: what stands for an image in the content of a message
 MARKED = f"rows with {', '.join(MARKS[:-1])} or {MARKS[-1]} in their text, which stay text: only text is read"
 GOOD, BAD = "desirable answers", "undesirable answers"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
@@ -27,6 +28,11 @@ class Row:
         """Return what the report counts about rows that are kept."""
         return ()
 
+    @property
+    def pictures(self) -> Sequence[Any]:
+        """Return the images of its conversations, as the row names them."""
+        return ()
+
 
 @dataclass(frozen=True)
 class Conversation(Row):
@@ -36,12 +42,19 @@ class Conversation(Row):
     tools: tuple[dict[str, Any], ...] = ()  #: OpenAI function descriptions
     muted: frozenset[int] = frozenset()  #: messages that say `train: false`
     values: Mapping[str, Any] = field(default_factory=dict)  #: what its chat template is handed besides
+    images: tuple[Any, ...] = ()  #: as the row names them, one for each `<image>` in the contents of its messages
+
+    @property
+    def pictures(self) -> Sequence[Any]:
+        """Return `images`."""
+        return self.images
 
     @property
     def remarks(self) -> Sequence[str]:
         """Say where a text stands for a picture or a sound that nobody is shown."""
         texts = [message["content"] for message in self.messages]
-        return (MARKED,) if any(mark in text for text in texts for mark in MARKS) else ()
+        marks = MARKS[1:] if self.images else MARKS
+        return (MARKED,) if any(mark in text for text in texts for mark in marks) else ()
 
     @property
     def answers(self) -> list[int]:
@@ -102,6 +115,11 @@ class Preference(Row):
         return replace(self.chosen, messages=self.chosen.messages[: self.shared], muted=frozenset())
 
     @property
+    def pictures(self) -> Sequence[Any]:
+        """Return the images of both."""
+        return (*self.chosen.images, *self.rejected.images)
+
+    @property
     def remarks(self) -> Sequence[str]:
         """Say where they part in something that is no answer."""
         parted = [side.messages[self.shared]["role"] for side in (self.chosen, self.rejected)]
@@ -114,6 +132,11 @@ class Feedback(Row):
 
     conversation: Conversation
     desirable: bool
+
+    @property
+    def pictures(self) -> Sequence[Any]:
+        """Return the images of the conversation."""
+        return self.conversation.images
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -130,6 +153,11 @@ class Stepwise(Row):
     labels: tuple[float | None, ...]  #: of each step: from 0, wrong, to 1, right; None where nobody judged it
     separator: str  #: what stands behind each step
 
+    @property
+    def pictures(self) -> Sequence[Any]:
+        """Return the images of the prompt."""
+        return self.prompt.images
+
 
 @dataclass(frozen=True)
 class Prompt(Row):
@@ -138,6 +166,11 @@ class Prompt(Row):
     conversation: Conversation
     row: Mapping[str, Any]
     """All columns; an answer that the row holds is in column `answer`, unless it has another there."""
+
+    @property
+    def pictures(self) -> Sequence[Any]:
+        """Return the images of the conversation."""
+        return self.conversation.images
 
 
 Structured = Conversation | Segmented | Text | Preference | Feedback | Stepwise | Prompt

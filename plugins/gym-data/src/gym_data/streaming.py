@@ -120,7 +120,8 @@ class Stream:
         arrays = into.arrays()
         names = [opened.name for opened in reader.opened]
         report = report_of(reader, found.lengths, found.learnt, order, order[:0], found.duplicates)
-        return Examples(arrays.__getitem__, "train", names, reader.shape), report, fingerprint(arrays)
+        images = self.tokenizer.images
+        return Examples(arrays.__getitem__, "train", names, reader.shape, images), report, fingerprint(arrays)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest, Render
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.special_tokens import NAME, SpecialTokenQuoter
 from gym_data.chat.template_pool import WORKERS, WorkerPool
+from gym_data.images import ImageReader
 from gym_data.rows import Message
 from gym_data.tokenizer_files import read_tokenizer, renamed
 
@@ -37,14 +38,16 @@ class Tokenizer:
         template: str | None = None,
         options: Mapping[str, Any] | None = None,
         split_special_tokens: bool = True,
+        images: ImageReader | None = None,
     ) -> None:
         """Read the tokenizer of a model directory.
 
         `template` is the text of a chat template to use in place of the model's own, `options` are handed to it. Without
-        `split_special_tokens`, special tokens that texts and messages spell out are these tokens. Raises DataError where the
-        directory holds no `tokenizer.json`.
+        `split_special_tokens`, special tokens that texts and messages spell out are these tokens; `images` reads those of
+        messages. Raises DataError where the directory holds no `tokenizer.json`.
         """
         self.split_special_tokens = split_special_tokens
+        self.images = images
         self.path = Path(path)
         files = read_tokenizer(self.path)
         self.fingerprint = files.fingerprint
@@ -275,7 +278,8 @@ class Tokenizer:
         """What chat templates are told."""
         further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
         quoted = self.special if self.split_special_tokens else []
-        return ChatTemplateSpec(self.templates, self._values, quoted, further, self._files.stops, self.special)
+        named = self.templates, self._values, quoted, further, self._files.stops, self.special
+        return ChatTemplateSpec(*named, parts=self.images is not None)
 
     @cached_property
     def _quoter(self) -> SpecialTokenQuoter:

@@ -17,7 +17,7 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.render import ChatTemplate
 from gym_data.chat.special_tokens import SpecialTokenQuoter
 from gym_data.chat.tool_calls import Calls, calls_of_template
-from gym_data.rows import Message
+from gym_data.rows import MARK, Message
 
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
 
@@ -32,6 +32,7 @@ class ChatTemplateSpec:
     further: Sequence[str]  #: other added tokens
     stops: Sequence[str]  #: tokens that the model stops at
     every_special: Sequence[str]  #: all special tokens
+    parts: bool = False  #: whether contents are handed over as parts, texts and images
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -120,8 +121,9 @@ class ChatRenderer:
         if not found:
             return RenderResult(found)
         learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
+        mark = self._mark if self.spec.parts else "\0"
         shown = messages[: found[-1].last + 1 or None]  # what follows the last answer to learn is not looked at
-        template_omissions.refuse(found[-1].text, learnt, shown, request.tools, request.wanted)
+        template_omissions.refuse(found[-1].text, learnt, shown, request.tools, request.wanted, mark)
         return RenderResult(found, template_omissions.lost(found[-1].text, learnt, shown, request.wanted))
 
     def _renderer(self, request: RenderRequest) -> tuple[list[Message], loss_masks.Render]:
@@ -132,12 +134,28 @@ class ChatRenderer:
         values = {**self.spec.values, **self.quoter.quote(dict(request.values))}
 
         def render(some: Sequence[Message], generation_prompt: bool) -> str:
-            return template.render(some, tools, generation_prompt, values)
+            given = [self._in_parts(message) for message in some] if self.spec.parts else some
+            return template.render(given, tools, generation_prompt, values)
 
         messages = [_aliased(message) for message in request.messages]
         if any(message.get("tool_calls") for message in messages):
             messages = self._calls_of(name).written(messages)
         return self.quoter.quote_messages(messages), render
+
+    @cached_property
+    def _mark(self) -> str:
+        """What stands for an image in contents whose special tokens are quoted."""
+        return str(self.quoter.quote(MARK))
+
+    def _in_parts(self, message: Message) -> Message:
+        """Return a message with the texts and images of its content as transformers hands them to templates."""
+        first, *others = (
+            message["content"].split(self._mark) if message["role"] != "assistant" else [message["content"]]
+        )
+        parts = [{"type": "text", "text": first}] if first or not others else []
+        for text in others:
+            parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
+        return {**message, "content": parts}
 
     def _find(
         self, messages: Sequence[Message], render: loss_masks.Render, wanted: Collection[int], request: RenderRequest

@@ -21,9 +21,16 @@ _THINK = re.compile("</?think>")
 
 
 def refuse(
-    text: str, learnt: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], wanted: Collection[int]
+    text: str,
+    learnt: str,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    wanted: Collection[int],
+    mark: str = "\0",
 ) -> None:
     """Raise ValueError where a text does not show a system or user message, a tool or the name of a tool call.
+
+    In the contents of messages `mark` stands for an image.
 
     Likewise where what is `learnt` does not hold the text of a wanted answer that does nothing but answer, or no call of one that
     calls: it would learn to stop where it should call.
@@ -35,7 +42,9 @@ def refuse(
         if not calls and not shows(_THINK.split(messages[index]["content"])[-1], learnt):
             raise ValueError(f"the chat template leaves out the text of message {index + 1} (assistant)")
     for number, message in enumerate(messages, 1):
-        if message["role"] in ("system", "user") and not shows(message["content"], text):
+        if message["role"] in ("system", "user") and not all(
+            shows(each, text) for each in message["content"].split(mark)
+        ):
             raise ValueError(f"the chat template leaves out message {number} ({message['role']})")
     functions = [tool.get("function", tool) for tool in tools]
     functions += [call["function"] for message in messages for call in message.get("tool_calls", ())]

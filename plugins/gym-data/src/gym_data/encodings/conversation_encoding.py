@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from gym_data.chat.chat_rendering import RenderRequest, RenderResult
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
+from gym_data.images import BEYOND, ImageReader, placed, whole
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -75,16 +77,39 @@ class _Told:
     train_on: str
     about: Mapping[str, Any] | None = None
 
+    def illustrated(
+        self, sequences: Sequence[Rendered], images: ImageReader, folder: Path
+    ) -> list[tuple[Mapping[str, Any], Rendered]]:
+        """Return its sequences with what its images, in this folder, take up in them, and which of these each shows.
+
+        Raises ValueError where an image cannot be read, or the template leaves some out.
+        """
+        found = [images.found(image, folder) for image in self.conversation.images]
+        written = images.written(found) if found else []
+        shown = [placed(each, images.mark, written) for each in sequences]
+        most = max((count for _, count in shown), default=len(found))
+        if most < len(found):
+            raise ValueError(f"the chat template leaves out images: it shows {most} of {len(found)}")
+        return [({"images": found[:count]}, text) for text, count in shown]
+
 
 def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
+    images = tokenizer.images if reader.shape == "conversation" else None
+
     def requests(record: Record) -> tuple[Record, list[_Told], list[RenderRequest]]:
         several = told(record.row)
         return record, several, [_request(reader, each.conversation, each.train_on) for each in several]
 
+    def parts_of(record: Record, each: _Told, found: RenderResult) -> list[tuple[Mapping[str, Any] | None, Rendered]]:
+        if images is None:
+            return [(each.about, text) for text in found.sequences]
+        return [*each.illustrated(found.sequences, images, reader.opened[record.source].folder)]
+
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         for record, _, _ in batch:
             if isinstance(record.row, Segmented):
-                yield from cut(of_segments(record, record.row, tokenizer, reader), reader)
+                piece = of_segments(record, record.row, tokenizer, reader)
+                yield from cut(replace(piece, about={"images": []}) if images else piece, reader)
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record, several, found in batch:
@@ -92,14 +117,17 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
                 if not each.sequences:
                     reader.tallies[record.source].dropped["no answer is to be learnt"] += 1
                 reader.tallies[record.source].parted += len(each.sequences) > 1
-            abouts = [each.about for each in several]
-            parts = [(about, text) for about, each in zip(abouts, found, strict=True) for text in each.sequences]
+            try:
+                parts = [part for each, own in zip(several, found, strict=True) for part in parts_of(record, each, own)]
+            except ValueError as error:
+                reader.bad(record.source, record.number, error, "its images")
+                continue
             owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
             texts.extend(text for _, text in parts)
         for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
             origin = record.source, record.number, part, record.times, record.key
-            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader)
+            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader, images)
 
 
 def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
@@ -218,12 +246,15 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     return list(messages) if given else [{"role": "system", "content": system}, *messages]
 
 
-def cut(piece: Piece, reader: Reader) -> Iterator[Piece]:
-    """Yield the piece within the cutoff, unless nothing of it remains to be trained on."""
+def cut(piece: Piece, reader: Reader, images: ImageReader | None = None) -> Iterator[Piece]:
+    """Yield the piece within the cutoff, unless nothing of it remains to be trained on, or an image is cut off."""
     config, tally = reader.config, reader.tallies[piece.source]
     if len(piece.tokens) > config.cutoff:
         if config.overlong == "drop":
             tally.dropped[TOO_LONG] += 1
+            return
+        if images and not whole(piece.tokens, config.cutoff, images.tokens):
+            tally.dropped[BEYOND] += 1
             return
         tally.truncated += 1
         piece = replace(piece, tokens=piece.tokens[: config.cutoff], trained=piece.trained[: config.cutoff])

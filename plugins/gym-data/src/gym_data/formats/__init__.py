@@ -37,8 +37,10 @@ class Alpaca(Format):
     """Column of the tools on offer."""
     chat_template_kwargs: str | None = "chat_template_kwargs"
     """Column of what the chat template is handed for this row, such as {"enable_thinking": false}, or its JSON text."""
+    images: str = "images"
+    """Column of the images, a path or a list of them, one for each `<image>` in the text."""
     media: tuple[str, ...] = ()
-    """Columns of images, video or audio beside those of the usual names; a row that has any is no row of text."""
+    """Columns of video or audio beside those of the usual names; a row that has any is no row of text."""
 
 
 class ConversationFormat(Format):
@@ -71,8 +73,10 @@ class ConversationFormat(Format):
     """Role of a tool's result."""
     function: str = "function_call"
     """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
+    images: str = "images"
+    """Column of the images, a path or a list of them, one for each `<image>` in the messages."""
     media: tuple[str, ...] = ()
-    """Columns of images, video or audio beside those of the usual names; a row that has any is no row of text."""
+    """Columns of video or audio beside those of the usual names; a row that has any is no row of text."""
 
     def for_messages(self, column: str) -> ConversationFormat:
         """Return the same format for another column."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gym_data.formats import Alpaca
+from gym_data.formats.images import images_of, placed_images
 from gym_data.formats.parsing import (
     EMPTY,
     UntrainableRowError,
@@ -18,7 +19,7 @@ from gym_data.formats.parsing import (
     tools_of,
     values_of,
 )
-from gym_data.rows import Conversation, Message
+from gym_data.rows import MARK, Conversation, Message
 
 
 class AlpacaReader:
@@ -60,7 +61,9 @@ class AlpacaReader:
         over = "" if asked is None and under else text_of(asked, f"the prompt (column `{config.prompt}`)")
         messages.append({"role": "user", "content": "\n".join(part for part in (over, under) if part)})
         values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values)
+        own = [None] * sum(message["content"].count(MARK) for message in messages)
+        messages, images = placed_images(messages, own, images_of(row, config.images))
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values, images=images)
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the prompt of a row, and its answer where it holds one."""

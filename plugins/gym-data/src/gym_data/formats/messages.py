@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import ConversationFormat
+from gym_data.formats.images import content_of, images_of, placed_images
 from gym_data.formats.parsing import (
     calls_of,
     check,
@@ -73,7 +74,7 @@ class ConversationReader:
             return {"role": "assistant", "content": raw}
         if not isinstance(raw, Mapping):
             raise ValueError(f"{what} is missing" if raw is None else f"{what} is not a message")
-        return self._message(raw, what)
+        return self._message(raw, what, [])
 
     def read(self, row: Mapping[str, Any]) -> Conversation:
         """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
@@ -81,7 +82,8 @@ class ConversationReader:
         no_media(row, config.media)
         messages: list[Message] = []
         muted: set[int] = set()
-        self._take(row.get(config.messages), config.messages, messages, muted)
+        own: list[Any] = []  # of each mark of an image in the messages, the image that stands there, or None
+        self._take(row.get(config.messages), config.messages, messages, muted, own)
         begun = bool(messages) and messages[0]["role"] == "system"
         if not begun and (system := column(row, config.system)):
             messages.insert(0, {"role": "system", "content": text_of(system, "the system message")})
@@ -92,12 +94,13 @@ class ConversationReader:
             if isinstance(answer, str | Mapping):
                 messages.append(self.message(answer, f"the answer (column `{config.completion}`)"))
             else:
-                self._take(answer, config.completion, messages, muted)
+                self._take(answer, config.completion, messages, muted, own)
         values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted), values)
+        messages, images = placed_images(messages, own, images_of(row, config.images))
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted), values, images)
 
-    def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int]) -> None:
-        """Add the messages of a column."""
+    def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int], own: list[Any]) -> None:
+        """Add the messages of a column, and what stands for images in them."""
         if isinstance(raw, str):  # a cell of a table
             raw = load_json(raw, f"column `{name}`")
         if not isinstance(raw, list):
@@ -106,12 +109,12 @@ class ConversationReader:
             what = f"message {number}"
             if not isinstance(entry, Mapping):
                 raise ValueError(f"{what} is not an object")
-            message = self._message(entry, what)
+            message = self._message(entry, what, own)
             if message["role"] == "assistant" and not _learnt(entry, what):
                 muted.add(len(messages))
             messages.append(message)
 
-    def _message(self, entry: Mapping[str, Any], what: str) -> Message:
+    def _message(self, entry: Mapping[str, Any], what: str, own: list[Any]) -> Message:
         given = entry.get(self.config.role)
         if given is None:
             raise ValueError(f"{what} has no role (key `{self.config.role}`)")
@@ -135,7 +138,9 @@ class ConversationReader:
                 **kept,
                 "tool_calls": calls_of(calls),
             }
-        return {"role": role, "content": text_of(content, f"the content of {what}"), **kept}
+        text, found = content_of(content, f"the content of {what}")
+        own += found
+        return {"role": role, "content": text, **kept}
 
 
 def _learnt(entry: Mapping[str, Any], what: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Text
+from gym_data.formats.images import IMAGES
 from gym_data.formats.parsing import filled, no_media
 from gym_data.rows import Text as Document
 
@@ -19,5 +20,5 @@ class TextReader:
 
     def convert(self, row: Mapping[str, Any]) -> Document:
         """Return the text. Raises ValueError where there is none."""
-        no_media(row)
+        no_media(row, IMAGES)
         return Document(filled(row.get(self.config.text), f"the text (column `{self.config.text}`)"))

@@ -16,6 +16,7 @@ from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
 from gym_data.formats import Alpaca
 from gym_data.formats.alpaca import AlpacaReader
+from gym_data.formats.images import IMAGES
 from gym_data.formats.parsing import no_media
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 
@@ -98,7 +99,7 @@ def asked(row: Any) -> dict[str, Any]:
             raise ValueError("`tokens` is no list of token ids")
         return {"tokens": tokens}
     messages, tools = row.get("messages"), row.get("tools")
-    no_media(row)
+    no_media(row, IMAGES)
     if messages is None and isinstance(row.get("instruction"), str):
         read, _ = INSTRUCTION.asked(row)
         return {"messages": list(read.messages), "tools": list(read.tools) or None}

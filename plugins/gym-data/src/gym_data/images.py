@@ -1,0 +1,66 @@
+"""Images of conversations: how rows name them, where they stand in a text, and what reads them for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gym_data.chat.loss_masks import Rendered
+
+BEYOND = "an image beyond the cutoff"
+Image = Mapping[str, str]  #: `path` of its file, and `sha256` of what that holds
+
+
+class ImageReader(Protocol):
+    """What `gym_data.kinds.Images` build: reads images for one model."""
+
+    fingerprint: str
+    """Changes with what decides how many tokens an image takes."""
+    mark: str
+    """What the chat template of the model writes for an image."""
+    tokens: frozenset[int]
+    """The tokens that stand for parts of images."""
+
+    def found(self, image: Any, folder: Path) -> Image:
+        """Return an image that a row names, a path in `folder` or its bytes. Raises ValueError where it is no image."""
+        ...
+
+    def written(self, images: Sequence[Image]) -> list[str]:
+        """Return the text that stands in the place of the mark of each of the images of one conversation."""
+        ...
+
+    def inputs(self, images: Sequence[Image], tokens: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+        """Return what the model is given beside the tokens of a sequence with these images, by the names of its `forward`.
+
+        Raises DataError where a file has changed since it was found.
+        """
+        ...
+
+
+def placed(rendered: Rendered, mark: str, written: Sequence[str]) -> tuple[Rendered, int]:
+    """Return a text with what is `written` for the images it shows in the places of their marks, and how many it shows.
+
+    It shows the first ones, for it is a conversation or the beginning of one; what is trained on moves along. Raises ValueError
+    where it has more marks than there are images.
+    """
+    pieces = rendered.text.split(mark)
+    count = len(pieces) - 1
+    if count > len(written):
+        raise ValueError(f"the chat template writes `{mark}` {count} times for {len(written)} images")
+    text = "".join(part for pair in zip(pieces, [*written[:count], ""], strict=True) for part in pair)
+
+    def moved(place: int) -> int:
+        before = rendered.text[:place].count(mark)
+        return place + sum(len(image) - len(mark) for image in written[:before])
+
+    spans = tuple((moved(start), moved(end)) for start, end in rendered.spans)
+    return Rendered(text, spans, rendered.last), count
+
+
+def whole(tokens: npt.NDArray[np.int32], cutoff: int, images: frozenset[int]) -> bool:
+    """Whether all tokens of images are within the cutoff."""
+    return not np.isin(tokens[cutoff:], list(images)).any()
