@@ -1,0 +1,67 @@
+"""Small models of images and text, and rows with images, made once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent))  # under `--import-mode=importlib` tests cannot import their neighbours
+from small_models import small_model
+
+ROWS = [
+    {
+        "messages": [
+            {"role": "user", "content": "<image>What is it?"},
+            {"role": "assistant", "content": "A red field."},
+            {"role": "user", "content": "And this: <image>?"},
+            {"role": "assistant", "content": "A blue one."},
+        ],
+        "images": ["red.png", "blue.jpg"],
+    },
+    {
+        "messages": [
+            {"role": "user", "content": "Compare <image> and <image>."},
+            {"role": "assistant", "content": "Alike."},
+        ],
+        "images": ["blue.jpg", "noise.png"],
+    },
+    {
+        "messages": [{"role": "user", "content": "No image here."}, {"role": "assistant", "content": "None."}],
+        "images": [],
+    },
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A function that returns the folder of a small model of a family."""
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            made[family] = small_model(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory) -> Path:
+    """A file of rows with images beside it."""
+    folder = tmp_path_factory.mktemp("rows")
+    Image.new("RGB", (90, 60), (250, 10, 10)).save(folder / "red.png")
+    Image.new("RGB", (40, 70), (10, 10, 250)).save(folder / "blue.jpg")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 128, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "noise.png")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return folder / "rows.jsonl"

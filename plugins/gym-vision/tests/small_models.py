@@ -1,0 +1,118 @@
+"""Small models of images and text with random weights, one of each way in which families lay images out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, AutoTokenizer
+
+from gym_core.loading import load_component
+
+TEMPLATE = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- for part in message.content %}
+{{- 'MARK' if part.type == 'image' else part.text }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 2041,
+    "pad_token_id": 2039,
+    "bos_token_id": None,
+}
+SIGHT = {"hidden_size": 32, "intermediate_size": 48, "patch_size": 14}
+QWEN = {"image_processor_type": "Qwen2VLImageProcessor", "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 784}
+WINDOWS = {"num_heads": 2, "depth": 2, "out_hidden_size": 32}
+FLAT = {"num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 56}
+
+#: Of each family: what marks an image in a chat, the tokens of images, and the parts of its configuration and its processor.
+FAMILIES = {
+    # positions in three dimensions; as many tokens as an image is large
+    "qwen2_5_vl": {
+        "mark": "<|vision_start|><|image_pad|><|vision_end|>",
+        "tokens": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
+        "text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [1, 1, 2]}},
+        "vision": {**SIGHT, **WINDOWS, "window_size": 56, "fullatt_block_indexes": [1]},
+        "ids": {"image_token_id": 2, "video_token_id": 3, "vision_start_token_id": 0, "vision_end_token_id": 1},
+        "image": {**QWEN, "patch_size": 14, "max_pixels": 12544},
+        "processor": {"processor_class": "Qwen2_5_VLProcessor"},
+    },
+    # states of the vision tower are added to those of several layers
+    "qwen3_vl": {
+        "mark": "<|vision_start|><|image_pad|><|vision_end|>",
+        "tokens": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
+        "text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 1, 1]}},
+        "vision": {**SIGHT, **WINDOWS, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]},
+        "ids": {"image_token_id": 2, "video_token_id": 3, "vision_start_token_id": 0, "vision_end_token_id": 1},
+        "image": {**QWEN, "patch_size": 14, "max_pixels": 12544},
+        "processor": {"processor_class": "Qwen3VLProcessor"},
+    },
+    # the mark in the chat template is the word that rows use for an image
+    "llava": {
+        "mark": "<image>\n",
+        "tokens": ["<image>"],
+        "text": {"model_type": "llama"},
+        "vision": {**SIGHT, **FLAT, "model_type": "clip_vision_model", "projection_dim": 32},
+        "ids": {"image_token_index": 0},
+        "image": {
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+        },
+        "processor": {
+            "processor_class": "LlavaProcessor",
+            "patch_size": 14,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+            "image_token": "<image>",
+        },
+    },
+    # tokens of an image see each other, also later ones; text around its tokens
+    "gemma3": {
+        "mark": "<start_of_image>",
+        "tokens": ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        "text": {"sliding_window": 16, "model_type": "gemma3_text"},
+        "vision": {**SIGHT, **FLAT, "model_type": "siglip_vision_model"},
+        "ids": {"boi_token_index": 0, "eoi_token_index": 1, "image_token_index": 2, "mm_tokens_per_image": 4},
+        "image": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}},
+        "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
+        "named": {"boi_token": 0, "eoi_token": 1, "image_token": 2},
+    },
+}
+
+
+def small_model(family: str, folder: Path) -> Path:
+    """Write a model of a family, its tokenizer and its processor into a folder, and return it."""
+    told = FAMILIES[family]
+    tokenizer = AutoTokenizer.from_pretrained(load_component("families", "tiny")[1]().build())
+    tokenizer.add_special_tokens({"additional_special_tokens": told["tokens"]})
+    tokenizer.chat_template = TEMPLATE.replace("MARK", told["mark"].replace("\n", "\\n"))
+    tokenizer.save_pretrained(folder)
+    named = {name: told["tokens"][place] for name, place in told.get("named", {}).items()}
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | named | {"extra_special_tokens": named}))
+    ids = {
+        name: value if name.startswith("mm_") else tokenizer.convert_tokens_to_ids(told["tokens"][value])
+        for name, value in told["ids"].items()
+    }
+    text = {**TEXT, **told["text"], "vocab_size": len(tokenizer)}
+    shape = CONFIG_MAPPING[family](text_config=text, vision_config=told["vision"], tie_word_embeddings=True, **ids)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(shape)
+    for weight in model.parameters():
+        if not weight.any():  # such as the projector of Gemma 3, behind which no image would be seen
+            torch.nn.init.normal_(weight, std=0.02)
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(told["image"]))
+    (folder / "processor_config.json").write_text(json.dumps(told["processor"]))
+    return folder

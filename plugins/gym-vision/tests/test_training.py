@@ -1,0 +1,157 @@
+"""Training on images is what transformers computes of the same conversations, with the processor of the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROWS
+from safetensors.torch import load_file
+from small_models import FAMILIES
+from torch.nn import functional
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
+
+from gym_core import GymError, execute, load_recipe
+from gym_data import DatasetConfig, File
+from gym_data.prepare import prepare
+from gym_data.tokenizer import Tokenizer
+from gym_sft import SFT
+from gym_sft.objective import NextToken
+from gym_torch.model.auto_class import AutoLanguageModel
+from gym_torch.packing import ALONE, PADDED
+from gym_torch.policy import Policy
+from gym_vision import Vision
+from gym_vision.image_reader import ProcessorImages
+
+EVERY = pytest.mark.parametrize("family", FAMILIES)
+
+
+def prepared(rows, path, **options):
+    return prepare(DatasetConfig(sources=[File(path=str(rows))], images=Vision(), **options), path)
+
+
+def reference(path, rows, row):
+    """Return what transformers makes of a row: inputs, and the answers in its text, by the processor's own call."""
+    reader = ProcessorImages(Vision(), path)
+    processor = reader._processor
+    images = [reader._opened(reader.found(name, rows.parent)) for name in row["images"]]
+    names = iter(images)
+    messages = [{"role": each["role"], "content": _parts(each["content"], names)} for each in row["messages"]]
+    text = processor.tokenizer.apply_chat_template(messages, tokenize=False)
+    return processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
+
+
+def _parts(content, images):
+    first, *others = content.split("<image>")
+    parts = [{"type": "text", "text": first}] if first else []
+    for text in others:
+        parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
+    return parts
+
+
+@EVERY
+def test_tokens_and_inputs_are_those_of_the_processor(family, model, rows):
+    found = prepared(rows, model(family))
+    assert len(found.train) == len(ROWS)
+    for example, row in zip(found.train, ROWS, strict=True):
+        expected = reference(model(family), rows, row)
+        np.testing.assert_array_equal(example.tokens, expected["input_ids"][0])
+        given = example.model_inputs()
+        assert bool(given) == bool(row["images"])
+        for name, value in given.items():
+            torch.testing.assert_close(torch.from_numpy(value), expected[name], rtol=0, atol=0)
+
+
+@EVERY
+def test_loss_and_gradient_are_those_of_transformers(family, model, rows):
+    found = prepared(rows, model(family))
+    policy = Policy(AutoLanguageModel.from_pretrained(model(family), dtype=torch.float32))
+    exact = AutoModelForImageTextToText.from_pretrained(model(family)).double()
+    batch = NextToken(SFT(), ALONE).collate(list(found.train))
+    loss, _ = NextToken(SFT(), ALONE).loss(policy, batch)
+    loss.backward()
+
+    total = torch.zeros((), dtype=torch.float64)
+    for example, row in zip(found.train, ROWS, strict=True):
+        given = reference(model(family), rows, row)
+        given = {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
+        labels = torch.where(torch.from_numpy(example.trained), given["input_ids"], -100)
+        logits = exact(**given, use_cache=False).logits
+        total = total + functional.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100, reduction="sum")
+    total.backward()
+
+    torch.testing.assert_close(loss.double(), total, rtol=1e-5, atol=0)
+    expected = dict(exact.named_parameters())
+    for name, weight in policy.model.named_parameters():
+        if expected[name].grad is None:
+            assert weight.grad is None or not weight.grad.any(), name
+            continue
+        off = (weight.grad.double() - expected[name].grad).norm()
+        assert off <= 1e-4 * expected[name].grad.norm() + 1e-6, name
+    towers = [
+        weight.grad for name, weight in policy.model.named_parameters() if "vis" in name and weight.grad is not None
+    ]
+    assert any(grad.any() for grad in towers), "the images change nothing"
+
+
+@EVERY
+def test_answers_alone_are_trained_on(family, model, rows):
+    path = model(family)
+    for example, row in zip(prepared(rows, path).train, ROWS, strict=True):
+        trained = Tokenizer(path).decode(example.tokens[example.trained])
+        answers = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
+        assert trained == "".join(f"{answer}<|im_end|>" for answer in answers)
+
+
+def test_rows_that_are_not_computed_one_by_one_are_refused(model, rows):
+    policy = Policy(AutoLanguageModel.from_pretrained(model("llava"), dtype=torch.float32))
+    batch = NextToken(SFT(), PADDED).collate(list(prepared(rows, model("llava")).train))
+    with pytest.raises(GymError, match="one by one"):
+        policy(batch)
+
+
+def test_families_of_which_the_text_part_alone_is_loaded_take_no_images():
+    kinds = {name: CONFIG_MAPPING[name]() for name in ("qwen3_5", "llama4", "qwen3", *FAMILIES)}
+    assert [name for name, config in kinds.items() if AutoLanguageModel.reads_images(config)] == list(FAMILIES)
+
+
+@pytest.mark.parametrize("adapter", [None, {"name": "lora", "rank": 4}])
+def test_a_run_trains_the_language_model_and_goes_on_exactly(adapter, model, rows, tmp_path):
+    def run(output, **train):
+        recipe = {
+            "model": {"path": str(model("qwen2_5_vl")), "compile": False},
+            "data": {"sources": [{"name": "file", "path": str(rows)}], "images": "vision"},
+            "algorithm": "sft",
+            "scheduler": "constant",
+            "train": {
+                "max_steps": 4,
+                "batch_size": 2,
+                "learning_rate": 1e-2,
+                "precision": "fp32",
+                "save_every": 2,
+                **train,
+            },
+            "output": str(output),
+        }
+        return execute(load_recipe(recipe | ({"adapter": adapter} if adapter else {})))
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "parted", max_steps=2)
+    run(tmp_path / "parted")
+    weights = [_weights(tmp_path / name / "model") for name in ("whole", "parted")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    if adapter:
+        assert all("language_model" in name for name in weights[0])
+    else:
+        base = _weights(model("qwen2_5_vl"))
+        changed = {name for name in base if not torch.equal(base[name], weights[0][name])}
+        assert changed
+        assert not any("visual" in name for name in changed)
+    assert (tmp_path / "whole" / "model" / "preprocessor_config.json").exists()
+    assert whole is not None
+
+
+def _weights(folder):
+    (file,) = folder.glob("*.safetensors")
+    return load_file(file)
