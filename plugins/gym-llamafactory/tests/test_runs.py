@@ -207,7 +207,7 @@ def test_a_row_that_cannot_be_read_or_has_media_is_left_out_and_counted(bench: B
     call = {"from": "function_call", "value": "{'name': 'f'}"}
     rows = [good, {"conversations": [good["conversations"][0], call]}, good | {"pictures": ["a.png"]}, good]
     bench.path("shown.json").write_text(json.dumps(rows))
-    columns = {"messages": "conversations", "images": "pictures"}
+    columns = {"messages": "conversations", "videos": "pictures"}
     info = {"shown": {"file_name": "shown.json", "formatting": "sharegpt", "columns": columns}}
     bench.path("dataset_info.json").write_text(json.dumps(info))
     keys = RUN | {"model_name_or_path": str(bench.model()), "dataset": "shown", "dataset_dir": str(bench.root)}
@@ -215,7 +215,7 @@ def test_a_row_that_cannot_be_read_or_has_media_is_left_out_and_counted(bench: B
     assert isinstance(recipe.data, DatasetConfig)
     report = recipe.data.preview(recipe, 1)["report"]
     assert report["examples"] == 2
-    assert sorted(why[:20] for why in report["sources"][0]["bad"]) == ["a tool call is not J", "it has pictures, and"]
+    assert sorted(why[:20] for why in report["sources"][0]["bad"]) == ["a tool call is not J", "it has pictures, whi"]
 
 
 def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

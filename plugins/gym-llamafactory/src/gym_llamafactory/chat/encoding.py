@@ -13,6 +13,7 @@ from gym_data.chat.render import DAY
 from gym_data.chat.template_omissions import lost
 from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
 from gym_data.encodings.pair_encoding import paired
+from gym_data.images import BEYOND, Image, ImageReader, placed
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Preference, Prompt, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -77,26 +78,60 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
     last = reader.config.train_on == "last"
     history = not last or turns.config.preserve_thinking
 
-    def asked(row: Structured) -> tuple[None, list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
+        row = record.row
         if not isinstance(row, Conversation):
             raise ValueError("it holds texts as a model reads them, and no messages to write")
-        return None, [turns.elements(row, history, alone=last and not history)]
+        elements = turns.elements(row, history, alone=last and not history)
+        if not (turns.images and row.images):
+            return [], [elements]
+        folder = reader.opened[record.source].folder
+        found = [turns.images.found(image, folder) for image in row.images]
+        return found, [_pictured(elements, turns.images.mark, turns.images.written(found))]
 
     end = turns.eos if turns.format.efficient_eos else []
-    for record, _, (pairs,) in _written(reader, turns, asked):
+    for record, images, (pairs,) in _written(reader, turns, asked):
         conversation = record.row
         assert isinstance(conversation, Conversation)
         muted = [index in conversation.muted for index in conversation.answers]
         most, whole = reader.config.cutoff, sum(len(prompt) + len(answer) for prompt, answer in pairs) + len(end)
         tokens, trained = learn(pairs, muted, reader.config.train_on, end, most)
-        yield from _kept(reader, record, tokens, trained, whole > len(tokens))
+        if turns.images and _parts(tokens, turns.images) < sum(_parts(prompt, turns.images) for prompt, _ in pairs):
+            reader.tallies[record.source].dropped[BEYOND] += 1
+            continue
+        about = {"images": images} if turns.images else None
+        yield from _kept(reader, record, tokens, trained, whole > len(tokens), about=about)
+
+
+def _pictured(elements: list[list[Element]], mark: str, written: Sequence[str]) -> list[list[Element]]:
+    """Return elements in which the text of each image stands in the place of its mark. Raises ValueError for another count."""
+    counts = sum(each.count(mark) for message in elements for each in message if isinstance(each, str))
+    if counts != len(written):
+        raise ValueError(f"the template shows {counts} of {len(written)} images")
+    left = list(written)
+    found = []
+    for message in elements:
+        whole: list[Element] = []
+        for each in message:
+            if isinstance(each, str):
+                rendered, count = placed(Rendered(each, ()), mark, left)
+                each, left = rendered.text, left[count:]
+            whole.append(each)
+        found.append(whole)
+    return found
+
+
+def _parts(tokens: Sequence[int] | Tokens, images: ImageReader) -> int:
+    """Return how many tokens stand for parts of images."""
+    return sum(token in images.tokens for token in np.asarray(tokens).tolist())
 
 
 def encode_preferences(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, of which the last answers are learnt; both are cut to the same length."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(row: Structured) -> tuple[None, list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[None, list[list[list[Element]]]]:
+        row = record.row
         assert isinstance(row, Preference)
         return None, [_answered(turns, side) for side in (row.chosen, row.rejected)]
 
@@ -114,7 +149,8 @@ def encode_feedback(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) 
     """Yield labelled conversations, of which the last answer is learnt; a pair is a good answer and a bad one."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(row: Structured) -> tuple[list[bool], list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[bool], list[list[list[Element]]]]:
+        row = record.row
         if isinstance(row, Preference):
             return [True, False], [_answered(turns, side) for side in (row.chosen, row.rejected)]
         assert isinstance(row, Feedback)
@@ -134,7 +170,8 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
     """Yield prompts as they stand before an answer, with their rows; room is left for the answer that a row holds."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(row: Structured) -> tuple[None, list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[None, list[list[list[Element]]]]:
+        row = record.row
         assert isinstance(row, Prompt)
         answer = {"role": "assistant", "content": str(row.row.get("answer", ""))}
         messages = (*row.conversation.messages, answer)
@@ -172,14 +209,14 @@ def _turns(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Turns:
 
 
 def _written(
-    reader: Reader, turns: Turns, asked: Callable[[Structured], tuple[Any, list[list[list[Element]]]]]
+    reader: Reader, turns: Turns, asked: Callable[[Record], tuple[Any, list[list[list[Element]]]]]
 ) -> Iterator[_Learnt]:
     """Yield records with what `asked` says of them and their turns in tokens; those that cannot be written are bad rows."""
     for batch in batches(reader.records(), BATCH):
         kept: list[tuple[Record, Any, list[list[list[Element]]]]] = []
         for record in batch:
             try:
-                more, several = asked(record.row)
+                more, several = asked(record)
             except ValueError as error:
                 reader.refused(record, error)
                 continue

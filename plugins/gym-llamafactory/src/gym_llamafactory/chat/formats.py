@@ -17,6 +17,7 @@ Slot = str | Mapping[str, str]
 """A text with `{{content}}`, a token (`{"token": "..."}`), or one by its role (`{"role": "eos_token"}`)."""
 Slots = Sequence[Slot]
 CONTENT = "{{content}}"
+IMAGE = "{{image}}"
 _PLAIN: Slots = (CONTENT,)
 
 
@@ -35,6 +36,8 @@ class ChatFormat:
     default_system: str = ""
     stop_words: Sequence[str] = ()
     thought_words: Sequence[str] = ("<think>\n", "\n</think>\n\n")
+    images: str = ""
+    """What stands for an image, where `{{image}}` is what the processor of the model takes for one; empty: no images are read."""
     efficient_eos: bool = False  #: the end-of-text token stands once, behind the last answer
     replace_eos: bool = False  #: the first stop word is the end-of-text token
     behaves: Literal["", "system_in_user", "reasoning", "reasoning_end", "tools_stripped"] = ""

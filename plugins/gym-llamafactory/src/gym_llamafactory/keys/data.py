@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gym_data.sources.dataset_info import read_registry
 from gym_llamafactory.keys.convert import names, note, numbers, unread
 from gym_llamafactory.stated.numbers import COUNTED, JOINED
 from gym_llamafactory.table import Key, Keys
@@ -85,6 +86,26 @@ def learnt(option: str) -> Callable[..., str | None]:
     return said
 
 
+def images(
+    _: Any,
+    dataset: Any = None,
+    eval_dataset: Any = None,
+    dataset_dir: Any = "data",
+    media_dir: Any = None,
+    image_max_pixels: Any = None,
+    image_min_pixels: Any = None,
+) -> dict[str, Any] | None:
+    """Return how images are read, where the registry says of a dataset which column has them; None where it does of none."""
+    registry = read_registry(Path(str(dataset_dir)))
+    named = [
+        registry.get(name) for name in (*names(dataset or []), *names(eval_dataset or [])) if isinstance(name, str)
+    ]
+    if not any(isinstance(entry, dict) and (entry.get("columns") or {}).get("images") for entry in named):
+        return None
+    told = {"folder": media_dir or dataset_dir, "max_pixels": image_max_pixels, "min_pixels": image_min_pixels}
+    return {"name": "vision", **{option: value for option, value in told.items() if value is not None}}
+
+
 class DataKeys(Keys):
     """Keys of the data."""
 
@@ -126,6 +147,14 @@ class DataKeys(Keys):
         Key("overwrite_cache", "data.rebuild", _OF),
         Key("tokenized_path", "data.rebuild", _OF, tokens),
         Key("dataloader_num_workers", "data.rebuild", _OF, unread),
+        Key(
+            "",
+            "data.images",
+            _OF,
+            images,
+            default="",
+            together="dataset eval_dataset dataset_dir media_dir image_max_pixels image_min_pixels",
+        ),
         Key("", "data.bad_rows", _OF, default="skip"),
         Key("", "data.whole_epochs", _OF, default=True),
     )

@@ -17,7 +17,6 @@ _BY_REASON = {
     "use_legacy_prediction_loop torch_compile_backend torch_compile_mode torch_empty_cache_steps low_cpu_mem_usage use_cache "
     "upcast_lmhead_output cross_entropy_loss_fusion masked_softmax_fusion bias_activation_fusion apply_rope_fusion "
     "moe_grouped_gemm moe_token_dispatcher_type",
-    "models of text have no such part": "freeze_vision_tower freeze_multi_modal_projector media_dir",
     "how processes find or wait for each other, or exchange gradients": "ddp_find_unused_parameters ddp_bucket_cap_mb "
     "ddp_broadcast_buffers ddp_static_graph ddp_backend local_rank master_addr master_port mp_parameters fsdp_config "
     "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap use_distributed_optimizer overlap_param_gather overlap_grad_reduce "
