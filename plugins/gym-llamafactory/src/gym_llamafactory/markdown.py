@@ -35,11 +35,12 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str
     ]
     for key in sorted(keys, key=lambda key: (key.key, key.option)):
         of = ", ".join(f"`{name}`" for name in key.of.split())
-        left = "" if key.default is None else f"`{_shown(key.default)}`"
+        left = f"`{_shown(key.default)}`" if key.default not in (None, "") else ""
         by = f"where `{key.chosen_by}` chooses" if key.chosen_by else ""
         said = f"`{key.key}`" if key.key else "every file"
         lines += [f"| {said} | `{key.option}` | {of} | {left} | {by} |"]
-        lines += [f"| `{more}` | `{key.option}` | {of} |  | with `{key.key}` |" for more in key.together.split()]
+        beside = f"with `{key.key}`" if key.key else ""
+        lines += [f"| `{more}` | `{key.option}` | {of} |  | {beside} |" for more in key.together.split()]
     lines += ["", "## Keys of callbacks", "", "`report_to` and `use_swanlab` name callbacks of gym-track.", ""]
     lines += ["| Key | Option | Of |", "|---|---|---|"]
     for name, options in OPTIONS.items():

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.stated.entry import OFF, Stated, refused
+from gym_llamafactory.stated.entry import OFF, Stated, refused, unread
 
-_WHY, _FIX = "is about video or audio, or cuts images up, which is not done yet", "leave it out"
+_CUT, _FIX = "would cut images up, which is not done here", "leave it out"
 _STAYS = "the language model trains, and other parts stay as they are"
+_VIDEO = "no video or audio is read: rows that have any are left out, and counted"
 MEDIA: dict[str, Stated] = {
-    **refused(
-        (None,),
-        _WHY,
-        _FIX,
-        ("video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen"),
+    **unread(
+        _VIDEO,
+        (
+            "video_max_pixels",
+            "video_min_pixels",
+            "video_fps",
+            "video_maxlen",
+            "use_audio_in_video",
+            "audio_sampling_rate",
+        ),
     ),
-    **refused(OFF, _WHY, _FIX, ("image_do_pan_and_scan", "crop_to_patches", "use_audio_in_video")),
+    **refused(OFF, _CUT, _FIX, ("image_do_pan_and_scan", "crop_to_patches")),
     **refused(OFF, _STAYS, _FIX, ("freeze_language_model",)),
     **refused((True, None), _STAYS, _FIX, ("freeze_vision_tower", "freeze_multi_modal_projector")),
 }

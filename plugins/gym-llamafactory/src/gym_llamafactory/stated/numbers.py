@@ -49,7 +49,6 @@ NUMBERS: dict[str, Stated] = {
     "upcast_layernorm": Stated(OFF, "is not done: trained weights are fp32 anyway", "leave it out"),
     "use_fast_tokenizer": Stated((True, None), "slow tokenizers are not read", "leave it out"),
     "quantization_device_map": Stated((None,), "the device is that of the process", "leave it out"),
-    "audio_sampling_rate": Stated((16000, None), "is about audio, which is not read yet", "leave it out"),
     **refused(OFF, "samples come in a random order", "leave it out", ("group_by_length", "sortish_sampler")),
     "predict_with_generate": Stated(
         why="it counts with `do_predict`: `gym predict`",
