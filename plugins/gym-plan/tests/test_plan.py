@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_core import GymError, load_recipe
-from gym_plan.auto import SMALLEST, largest
+from gym_plan.auto import SMALLEST, Fitting, largest
 from gym_plan.commands import plan
+from gym_plan.machine import group_limits, memory_at_hand, room
 from gym_plan.memory import Prediction, predict
 from gym_plan.plan import plan as plan_of
 from gym_plan.show import advice
@@ -166,6 +168,59 @@ def test_auto_takes_the_largest_batch_that_fits(tmp_path: Path) -> None:
     with pytest.raises(GymError, match="would need") as caught:
         largest(recipe, built, peak // 4, most)
     assert caught.value.problems[0].key == "train.batch_tokens"
+
+
+def test_processes_on_one_machine_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr("gym_plan.auto.largest", lambda recipe, built, memory: sizes.append(memory) or 512)
+    recipe = recipe_of(tmp_path, QWEN | {"num_hidden_layers": 1}, batch_tokens="auto")
+    planned_run: Any = SimpleNamespace(recipe=recipe, precision="fp32", device=CPU)
+    Fitting().settle(planned_run)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    Fitting().settle(planned_run)
+    assert sizes == [room(CPU), room(CPU, 2)]
+    assert abs(2 * sizes[1] - sizes[0]) <= 2
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    two = plan_of(replace(recipe_of(tmp_path, QWEN), distributed=DDP(processes=2)))
+    assert (two.processes, two.room) == (2, room(CPU, 2))
+
+
+GROUPS = {
+    "of version 2": (
+        "0::/a/b/c\n",
+        {"a": "300", "a/b": "200", "a/b/c": "max", "a/other": "7"},
+        "memory.max",
+        [200, 300],
+    ),
+    "of version 1": (
+        "5:cpu:/x\n4:memory,hugetlb:/a/b\n1:name=systemd:/a\n0::/\n",
+        {"memory": "9223372036854771712", "memory/a": "300", "memory/a/b": "400", "memory/x": "7"},
+        "memory.limit_in_bytes",
+        [400, 300, 9223372036854771712],
+    ),
+    "named as on the host": ("4:memory:/docker/f0\n", {"memory": "300"}, "memory.limit_in_bytes", [300]),
+    "outside what is shown": ("0::/../../other\n", {"": "300", "other": "7"}, "memory.max", [300]),
+    "not told": (None, {"": "300"}, "memory.max", [300]),
+}
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_all_control_groups_around_a_process_limit_its_memory(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, limits, name, expected = GROUPS[case]
+    groups, own = tmp_path / "cgroup", tmp_path / "own"
+    if listed is not None:
+        own.write_text(listed)
+    for folder, limit in limits.items():
+        (groups / folder).mkdir(parents=True, exist_ok=True)
+        (groups / folder / name).write_text(f"{limit}\n")
+    assert list(group_limits(groups, own)) == expected
+    monkeypatch.setattr("gym_plan.machine.GROUPS", groups)
+    monkeypatch.setattr("gym_plan.machine.OWN_GROUPS", own)
+    assert memory_at_hand(CPU) == min(expected)
 
 
 def test_a_run_records_what_auto_became_and_what_memory_it_took(

@@ -142,7 +142,9 @@ def test_a_run_and_a_plan_settle_auto_alike(model_path: Path, tmp_path: Path) ->
     plain = run.recipe.train.model_copy(update={"gradient_checkpointing": False})
     peak = Fitting().predicted_bytes(replace(asked, recipe=replace(run.recipe, train=plain)))
     for room, expected in ((10**12, False), (peak, False), (peak - 1, "selective")):
-        assert Fitting(memory=lambda device, room=room: room).settle(asked) == {"gradient_checkpointing": expected}
+        assert Fitting(memory=lambda device, processes, room=room: room).settle(asked) == {
+            "gradient_checkpointing": expected
+        }
     assert settle(run, asked).gradient_checkpointing is False
     assert plan(recipe_of(tmp_path, QWEN, gradient_checkpointing="auto", batch_size=2)).gradient_checkpointing is False
     with pytest.raises(RecipeError, match="either the batch or what is computed again"):

@@ -15,6 +15,7 @@ from gym_plan.memory import objective_of, predict
 from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import full_batch, longest, of_examples
 from gym_torch.batch import Batch
+from gym_torch.distributed.strategies import processes_here
 from gym_torch.memory.gradient_checkpointing import Policy
 from gym_torch.planners import AUTO, PlannedRun
 
@@ -29,15 +30,15 @@ POLICIES: tuple[Policy, ...] = (False, "selective", True, "tiled")
 class Fitting:
     """Settles what a recipe leaves open so that a step fits the memory of the machine; what a component `memory` builds."""
 
-    def __init__(self, config: Any = None, memory: Callable[[torch.device], int] = room) -> None:
-        """Take the component, which has no options, and what says how many bytes tensors may take on a device."""
+    def __init__(self, config: Any = None, memory: Callable[[torch.device, int], int] = room) -> None:
+        """Take the component, which has no options, and what says how many bytes tensors may take in each process."""
         self.memory = memory
 
     def settle(self, run: PlannedRun) -> dict[str, Any]:
         """Return a value for what is `auto`. Raises RecipeError where two keys are, and GymError where nothing fits."""
         recipe, train = run.recipe, run.recipe.train
         check(train)
-        memory = self.memory(run.device)
+        memory = self.memory(run.device, processes_here(recipe))
         if train.batch_tokens == AUTO:
             built = skeleton(recipe, run.precision, run.device)
             return {"batch_tokens": largest(recipe, built, memory)}

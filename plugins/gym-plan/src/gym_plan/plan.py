@@ -14,6 +14,7 @@ from gym_plan.rate import rate
 from gym_plan.skeleton import Skeleton, skeleton
 from gym_plan.workload import Workload, workload
 from gym_torch.batch import Batch
+from gym_torch.distributed.strategies import processes_here
 from gym_torch.kernels import precision_probe
 from gym_torch.loop.job import keeps_best
 from gym_torch.model.stored_precisions import stored_dtype
@@ -37,7 +38,8 @@ class Plan:
     based_on: str
     memory: Memory
     available: int  #: bytes of memory of this machine
-    room: int  #: bytes of it that tensors may take
+    room: int  #: bytes of it that tensors may take, in each process
+    processes: int  #: of the run on this machine
     checkpoint_bytes: int  #: of one checkpoint
     checkpoints: int  #: most that are on the disk at once: those kept, and the one being written
     model_bytes: int  #: of what the run makes in the end
@@ -58,18 +60,19 @@ def plan(recipe: Recipe) -> Plan:
     Raises RecipeError for other recipes, and what locating and building the model raises.
     """
     precision, device = recipe.train.precision, precision_probe.device()
+    available = room(device, processes_here(recipe))
     check(recipe.train)
     if recipe.train.gradient_checkpointing == "auto":
 
         def batch(built: Skeleton) -> Batch:
             return workload(recipe, objective_of(recipe, built.layout), built.path, recipe.train).batch
 
-        policy = lightest(recipe, precision, device, batch, room(device))
+        policy = lightest(recipe, precision, device, batch, available)
         recipe = replace(recipe, train=recipe.train.model_copy(update={"gradient_checkpointing": policy}))
     built = skeleton(recipe, precision, device)
     train = recipe.train
     if train.batch_tokens == "auto":
-        train = train.model_copy(update={"batch_tokens": largest(recipe, built, room(device))})
+        train = train.model_copy(update={"batch_tokens": largest(recipe, built, available)})
     work = workload(recipe, objective_of(recipe, built.layout), built.path, train)
     return _plan(recipe, built, work)
 
@@ -94,7 +97,8 @@ def _plan(recipe: Recipe, built: Skeleton, work: Workload) -> Plan:
         based_on=work.note,
         memory=found.memory,
         available=memory_at_hand(built.device),
-        room=room(built.device),
+        room=room(built.device, processes_here(recipe)),
+        processes=processes_here(recipe),
         checkpoint_bytes=exact + found.memory.optimizer,
         checkpoints=_checkpoints(train, work.steps),
         model_bytes=final,

@@ -59,9 +59,10 @@ def _rows(plan: Plan) -> str:
 
 def _verdict(plan: Plan) -> str:
     at_hand = size(plan.available)
+    each = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
     if plan.memory.peak <= plan.room:
-        return f"fits: this machine has {at_hand}"
-    return f"does not fit: tensors may take {size(plan.room)} of the {at_hand} of this machine"
+        return f"fits{each}: this machine has {at_hand}"
+    return f"does not fit: tensors may take {size(plan.room)} of the {at_hand} of this machine{each}"
 
 
 def advice(plan: Plan) -> str:

@@ -119,6 +119,14 @@ def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def processes_here(recipe: Recipe) -> int:
+    """Return how many processes of a run share this machine: as torchrun says, else as the recipe does."""
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", _processes()))
+    strategy = recipe.distributed
+    return (strategy.processes if isinstance(strategy, DDP) else None) or 1
+
+
 def _several() -> bool:
     return _processes() > 1
 
