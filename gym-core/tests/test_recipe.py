@@ -157,6 +157,22 @@ def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
     assert found[1][1:] == ("yours", "unknown key", "see `gym schema` for every key")
 
 
+def test_advice_that_fails_is_said_of_its_package_and_others_are_asked(toys, tmp_path):
+    text = "def advise(key, near):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
+    toys("gym-advice", {"advice": text}, {"gym.advice": {"last": "advice:advise"}})
+    raising = "def advise(key, near):\n    raise KeyError(key)\ndef half(key, near):\n    return ('why',)\n"
+    toys("gym-bad", {"bad_advice": raising}, {"gym.advice": {"first": "bad_advice:advise"}})
+    toys("gym-half", {"half_advice": raising}, {"gym.advice": {"first": "half_advice:half"}})
+    found = problems(tmp_path, "model: w\nalgorithm: {name: toy, mine: 1}\nmine: 2\nyours: 3\n")
+    told = {"mine": "is mine", "yours": "unknown key", "algorithm.mine": "is mine"}
+    assert {key: why for _, key, why, _ in found if key} == told
+    said = [(where.split()[0], why, fix) for where, key, why, fix in found if not key]
+    assert [(where, fix) for where, _, fix in said] == [
+        (name, f"update or uninstall {name}") for name in ("gym-bad", "gym-half")
+    ]
+    assert "bad_advice:advise, asked about the key `mine`, raised KeyError" in said[0][1]
+
+
 def test_contradiction_between_section_and_short_form_is_an_error(toys, tmp_path):
     [(_, key, why, _)] = problems(tmp_path, "model: w\nalgorithm: toy\ntrain: {seed: 1}\nseed: 2\n")
     assert key == "seed" and "contradicts `train.seed`" in why

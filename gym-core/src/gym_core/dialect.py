@@ -124,7 +124,7 @@ def _homeless(key: str, found: Findings, known: Iterable[str], classes: Iterable
     if meant := named_elsewhere(key, classes):
         return Problem("unknown key", found.where((key,)), key, f"did you mean `{meant}`?")
     options = (name for cls in classes for name in cls.model_fields)
-    why, fix = advised(key, nearest(key, known, cutoff=0.75) or nearest(key, options, cutoff=0.75))
+    why, fix = advised(key, nearest(key, known, cutoff=0.75) or nearest(key, options, cutoff=0.75), found)
     return Problem(why, found.where((key,)), key, fix or "see `gym schema` for every key")
 
 

@@ -76,7 +76,7 @@ def load(entry: Entry) -> Any:
     except BaseException as error:  # SystemExit too, and what a panic in an extension module becomes
         if stopped:  # by the user, not by the plugin
             raise
-        why = f"importing {entry.value} raised {type(error).__name__}: {_reason(error)}"
+        why = f"importing {entry.value} raised {type(error).__name__}: {reason(error)}"
         if isinstance(error, TimeoutError):
             why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s (GYM_IMPORT_SECONDS; more where it is busy)"
         elif isinstance(error, ModuleNotFoundError):
@@ -84,7 +84,7 @@ def load(entry: Entry) -> Any:
         raise PluginError(why, where=entry.title, fix=fix) from error
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """Return the first line of the message of an exception, whose `__str__` may be code of a plugin."""
     try:
         return printable(str(error)[:1000].strip().partition("\n")[0], 200) or "no message"

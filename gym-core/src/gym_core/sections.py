@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -14,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from gym_core.component import Component, Config, Slot
 from gym_core.discovery import Entry, entries, installed, nearest
 from gym_core.errors import PluginError, Problem
-from gym_core.loading import find, load, load_component
+from gym_core.loading import find, load, load_component, reason
 from gym_core.train import Train
 
 Path = tuple[str | int, ...]
@@ -219,16 +218,24 @@ def named_elsewhere(key: str, classes: Iterable[type[Config]]) -> str:
     return next(("`, `".join(names) for names in said if names), "")
 
 
-def advised(key: str, near: str) -> tuple[str, str]:
+def advised(key: str, near: str, found: Findings) -> tuple[str, str]:
     """Return why a key that no component has is wrong, and what to do, where `near` is the most similar one that is right.
 
     `gym.advice` leads to `advise(key, near) -> (why, what to do)`, or None where it knows nothing, or nothing better.
+    What it raises is a problem of its own in `found`, once for each package, and others are asked.
     """
     for entry in entries("advice"):
-        with suppress(PluginError):
-            if told := load(entry)(key, near):
-                why, fix = told
+        try:
+            told = load(entry)(key, near)
+            if told:
+                why, fix = map(str, told)
                 return why, fix
+        except PluginError:
+            continue
+        except Exception as error:  # code of a plugin, which may be anybody's
+            if all(problem.where != entry.title for problem in found.problems):
+                raised = f"{entry.value}, asked about the key `{key}`, raised {type(error).__name__}: {reason(error)}"
+                found.problems.append(Problem(raised, entry.title, fix=f"update or uninstall {entry.dist}"))
     return "unknown key", f"did you mean `{near}`?" if near else ""
 
 
@@ -242,7 +249,7 @@ def _instead(key: str, cls: type[Config] | None, found: Findings) -> tuple[str, 
     there = [f"`{section}.{option}`" for section, option in homes.items() if option]
     if there or key in SECTIONS:
         return "unknown key", f"did you mean {' or '.join(there) or f'the section `{key}`'}?"
-    why, fix = advised(key, nearest(key, own, cutoff=0.75)) if chosen else ("unknown key", "")
+    why, fix = advised(key, nearest(key, own, cutoff=0.75), found) if chosen else ("unknown key", "")
     near = f"did you mean `{like}`?" if (like := nearest(key, own)) else ""
     return why, fix or near or f"{cls.__name__ if cls else 'it'} has {', '.join(own) or 'no options'}"
 
