@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -21,8 +22,10 @@ from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_optim.kinds import Scheduler
 from gym_testkit import weights
 from gym_testkit.distribution import Brought
-from gym_testkit.laws import adapters, exporters, mergers, package, quantizers, schedulers, sources
+from gym_testkit.laws import adapters, callbacks, exporters, mergers, package, quantizers, schedulers, sources
+from gym_torch.config import EarlyStopping
 from gym_torch.kinds import Adapter
+from gym_torch.loop.callbacks.early_stopping import EarlyStop
 from gym_torch.model.adapted import Full
 
 
@@ -111,6 +114,54 @@ def test_quantizer(bench, tmp_path, cls, law):
     (tmp_path / "other").mkdir()
     with pytest.raises(AssertionError):
         law(Brought("quantizers", "faulty", cls), Bench(tmp_path / "other"))
+
+
+class Watcher(EarlyStopping):
+    """Ends a run as the healthy one does, and keeps a state of its own."""
+
+    forgets: ClassVar[str] = ""
+
+    def build(self, **context):
+        return Watching(self, **context)
+
+
+class Watching(EarlyStop):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        self.seen = deque(maxlen=2)
+
+    def evaluated(self, progress, record):
+        super().evaluated(progress, record)
+        self.seen.append(record[self.name])
+
+    def state_dict(self):
+        return {} if self.config.forgets == "all" else super().state_dict() | {"seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({"best": None, "misses": 0} | state)
+        if self.config.forgets != "last":
+            self.seen.extend(state.get("seen", ()))
+
+
+class ForgetsAll(Watcher):
+    forgets = "all"
+
+
+class ForgetsTheLast(Watcher):
+    forgets = "last"
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [(ForgetsAll, "it asks for an end"), (ForgetsTheLast, "state_dict, seen")],
+)
+def test_callback(bench, tmp_path, cls, said):
+    from gym_testkit.bench import Bench
+
+    callbacks.goes_on(Brought("callbacks", "early_stopping", Watcher), bench)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(AssertionError, match=f"stopped after step . of 6 and resumed, it differs: {said}\n"):
+        callbacks.goes_on(Brought("callbacks", "early_stopping", cls), Bench(tmp_path / "other"))
 
 
 class Mean(Merger):

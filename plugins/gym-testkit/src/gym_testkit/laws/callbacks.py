@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +17,10 @@ from gym_core.record import RunRecord
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
+from gym_torch.observer import Progress
 
 STEPS = 4
+LOSSES = (3.0, 2.0, 2.0, 2.0, 2.0, 2.0)  #: of a run that soon learns no more
 
 laws = laws_of("callbacks", "callback")
 
@@ -44,6 +50,68 @@ def remembers(brought: Brought, bench: Bench) -> None:
     state = states.get(type(again).__name__, {})
     again.load_state_dict(state)
     assert again.state_dict() == state
+
+
+@laws("one that goes on does what one left alone does")
+def goes_on(brought: Brought, bench: Bench) -> None:
+    """Stopped after a checkpoint and built again with its state, it asks for the same, keeps the same and writes the same.
+
+    Of what it keeps, plain values that change while it watches count, and that are the same whenever it is left alone.
+    """
+    recipe = _recipe(brought, bench)
+    lines = bench.run({**recipe, "callbacks": []}, "plain").metrics
+    logged, evaluated = (
+        next(line for line in lines if any(key.startswith("eval_") for key in line) is held) for held in (False, True)
+    )
+
+    def watched(name: str, stops: Sequence[int]) -> dict[str, Any]:
+        output = bench.path(name)
+        output.mkdir()
+        run = Run(load_recipe({**recipe, "output": str(output)}), output, RunRecord(output / "run.json"))
+        progress, state = Progress(len(LOSSES)), None
+        first: dict[str, Any] = {}
+        for stop in (*stops, len(LOSSES)):
+            observer = brought.sample().build(run=run)
+            if state is not None:
+                observer.load_state_dict(state)
+            observer.started(progress)
+            first = first or _plain(observer)
+            while progress.step < stop and not progress.stop:
+                progress.step += 1
+                loss = LOSSES[progress.step - 1]
+                changed = {"step": progress.step, "loss": loss, "eval_loss": loss}
+                observer.stepped(progress)
+                observer.logged(progress, {key: changed.get(key, value) for key, value in logged.items()})
+                observer.evaluated(progress, {key: changed.get(key, value) for key, value in evaluated.items()})
+                observer.saving(progress)
+            state = json.loads(json.dumps(observer.state_dict()))
+            kept = {name: value for name, value in _plain(observer).items() if value != first.get(name)}
+            observer.closed()
+            progress = replace(progress)
+        files = {f"the file {name}": found for name, found in fingerprint(run.output).items()}
+        return {"it asks for an end": (progress.step, progress.stop), "state_dict": state, **kept, **files}
+
+    alone, again = watched("alone", ()), watched("again", ())
+    told = {key: value for key, value in alone.items() if key in again and again[key] == value}
+    for stop in range(1, len(LOSSES)):
+        resumed = watched(f"resumed-{stop}", [stop])
+        differ = [key for key, value in told.items() if key not in resumed or resumed[key] != value]
+        assert not differ, f"stopped after step {stop} of {len(LOSSES)} and resumed, it differs: {', '.join(differ)}"
+
+
+def _plain(observer: object) -> dict[str, Any]:
+    """Return the attributes that hold plain data, as they are now."""
+    found = {}
+    for name, value in vars(observer).items():
+        with suppress(TypeError, ValueError):
+            found[name] = json.dumps(value, sort_keys=True, default=_listed)
+    return found
+
+
+def _listed(value: object) -> list[Any]:
+    if isinstance(value, deque | set | frozenset):
+        return list(value)
+    raise TypeError
 
 
 def _recipe(brought: Brought, bench: Bench) -> dict[str, Any]:
