@@ -26,7 +26,7 @@ from gym_torch_bench import (
 from gym_torch_two import in_two, losses
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, TrainingArguments
+from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, TrainingArguments
 
 from gym_core import DataError, GymError, RecipeError
 from gym_core.ranks import Ranks
@@ -359,6 +359,35 @@ def beside(ranks: Ranks, rank: int, model: Path, output: Path, how: dict[str, ob
     run = make_run(model, output if rank == 0 else output.with_name("beside"), **how)
     run.ranks = ranks
     train(run)
+
+
+def opt(folder: Path, layerdrop: float) -> Path:
+    """Write a model that leaves out layers at random."""
+    config = OPTConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=3, ffn_dim=16, num_attention_heads=2)
+    config.update({"word_embed_proj_dim": 16, "max_position_embeddings": 64, "layerdrop": layerdrop, "dropout": 0.1})
+    torch.manual_seed(0)
+    OPTForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_layers_that_are_left_out_at_random_hold_no_process_up(tmp_path: Path) -> None:
+    """Not in the first step, in which a gradient comes to all, but in one of the others."""
+    model, how = opt(tmp_path / "model", 0.1), {"max_steps": 6, "accumulate": 2}
+    train(make_run(model, tmp_path / "one", **how))
+    in_two(tmp_path, beside, model, tmp_path / "two", how)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+
+
+def in_shards(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
+    """Be one of two processes that each hold a part of a model with layers that are left out at random."""
+    run = make_run(model, root / str(rank), sections={"distributed": FSDP()})
+    run.ranks = ranks
+    with pytest.raises(GymError, match=r"layerdrop of the model is 0\.1: each process leaves out other layers"):
+        train(run)
+
+
+def test_layers_that_are_left_out_at_random_are_in_no_shards(tmp_path: Path) -> None:
+    in_two(tmp_path, in_shards, opt(tmp_path / "model", 0.1), tmp_path)
 
 
 class Mixture(nn.Module):

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.distributed import exchange
 from gym_torch.distributed.optimizer_state import State, take
+from gym_torch.model.dropout import skipping
 from gym_torch.policy import Policy
 
 
@@ -87,7 +88,7 @@ class Replicated:
         trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
         came = exchange.average(self.accelerator, [*trained.values()])
         if self._all_come is None:
-            self._all_come = came and not exchange.may_be_chosen([*trained])
+            self._all_come = came and not exchange.may_be_chosen([*trained]) and not skipping(policy)
 
     def reshard(self) -> None:
         """Let go of what an evaluation left whole; here nothing is."""

@@ -20,6 +20,7 @@ from gym_core import GymError
 from gym_torch.distributed.ddp import Replicated
 from gym_torch.distributed.optimizer_state import State, take
 from gym_torch.memory.gradient_checkpointing import recomputable
+from gym_torch.model.dropout import skipping
 from gym_torch.policy import Policy
 
 
@@ -32,8 +33,12 @@ class Sharded(Replicated):
     def wrap(self, policy: Policy[Any]) -> nn.Module:
         """Cut the policy up in place: layer by layer, then what is left.
 
-        Raises GymError where weights are held in a format that cannot be cut.
+        Raises GymError where weights are held in a format that cannot be cut, or layers are left out at random: each process
+        would wait for others with the parts of another layer.
         """
+        if skips := skipping(policy):
+            why = f"{skips[0]} of the model is {skips[1]:g}: each process leaves out other layers, and fsdp has all do the same"
+            raise GymError(why, key="distributed", fix="set distributed: ddp, or 0 in config.json of the model")
         odd = next((name for name, weight in policy.named_parameters() if not weight.is_floating_point()), None)
         if odd:
             raise GymError(f"{odd} is quantized, and fsdp cannot cut it", key="distributed", fix="set distributed: ddp")

@@ -24,6 +24,14 @@ def dropouts(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
                 yield module, name
 
 
+def skipping(model: nn.Module) -> tuple[str, float] | None:
+    """Return the name and the number by which a model leaves out whole layers at random (LayerDrop); None where it does not."""
+    found = (
+        (name, float(getattr(module, name))) for module, name in dropouts(model) if name.lower().endswith("layerdrop")
+    )
+    return next(found, None)
+
+
 def without_dropout(model: nn.Module) -> bool:
     """Set every dropout of a model to 0, in layers of their own and in numbers of other layers; return whether there was one."""
     found = list(dropouts(model))
