@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from gym_adapters import LoRA
 from gym_torch.attention.segment_attention import NAME
 from gym_torch.batch import packed
+from gym_torch.memory import gradient_checkpointing
 from gym_torch.memory.gradient_checkpointing import recomputable, recompute_layers
 from gym_torch.model.adapted import adapt
 from gym_torch.model.log_probs import declared_head
@@ -59,6 +60,16 @@ def test_loss_and_gradients_are_the_same_under_every_policy(
     assert len(plain) > 10 and all(part.abs().sum() > 0 for part in plain)
     for other in others:
         assert all(torch.equal(*pair) for pair in zip(plain, other, strict=True))
+
+
+@pytest.mark.parametrize("operation", gradient_checkpointing._ATTENTION, ids=str)
+def test_attention_that_draws_numbers_is_computed_again(operation: Any) -> None:
+    """Kept, it would leave the numbers that it drew to the dropout behind it, which is computed again: on a GPU alone."""
+    names = [argument.name for argument in operation._schema.arguments]
+    before = [None] * names.index("dropout_p")
+    for how, expected in (((), "MUST_SAVE"), ((0.0, True), "MUST_SAVE"), ((0.1, True), "PREFER_RECOMPUTE")):
+        assert gradient_checkpointing._choose(None, operation, *before, *how).name == expected
+    assert gradient_checkpointing._choose(None, operation, *before, dropout_p=0.1).name == "PREFER_RECOMPUTE"
 
 
 def test_every_so_many_layers_compute_again() -> None:

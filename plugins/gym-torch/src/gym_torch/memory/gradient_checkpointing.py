@@ -31,13 +31,17 @@ _KEPT = frozenset(
         _aten.bmm.default,
         _aten.baddbmm.default,
         _aten._grouped_mm.default,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default,
-        _aten._scaled_dot_product_flash_attention.default,
-        _aten._scaled_dot_product_efficient_attention.default,
-        _aten._scaled_dot_product_cudnn_attention.default,
         *([torch.ops.mkldnn._linear_pointwise.default] if torch.backends.mkldnn.is_available() else ()),
     }
 )
+#: Attention, and the place of its argument `dropout_p`. Where that is not 0 it is computed again: it draws random numbers, and
+#: what comes behind it and is computed again would draw other ones than before, were they not drawn again as well.
+_ATTENTION = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    _aten._scaled_dot_product_flash_attention.default: 3,
+    _aten._scaled_dot_product_efficient_attention.default: 5,
+    _aten._scaled_dot_product_cudnn_attention.default: 5,
+}
 
 
 def recomputable(model: nn.Module) -> list[GradientCheckpointingLayer]:
@@ -74,4 +78,8 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
 
 
 def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    place = _ATTENTION.get(operation)
+    kept = (
+        operation in _KEPT if place is None else not kwargs.get("dropout_p", args[place] if place < len(args) else 0.0)
+    )
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
