@@ -31,6 +31,16 @@ def test_what_no_run_made_is_calibrated_on_rows_of_any_shape(shape: str, tmp_pat
     assert told["samples"]["calibration_tokens"] > 192 and told["samples"]["holdout_tokens"] > 9
 
 
+def test_all_of_a_text_is_calibrated_on(tmp_path: Path) -> None:
+    """Its blocks are longer than samples: each gives several."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS["text"]))
+    words = ["quantize", "tiny", "--with", "gptq", f"data={{sources: [{file}], cutoff: 512}}", "calibration_length=128"]
+    assert gym([*words, "holdout_samples=1", "--into", str(tmp_path / "made")]) == OK
+    told = json.loads((tmp_path / "made/quantization.json").read_text())["samples"]
+    assert (told["calibration_samples"], told["calibration_tokens"]) == (128, 128 * 128)
+
+
 def example(cls: type, length: int, **more: object) -> Example:
     tokens = np.arange(length, dtype=np.int32)
     return cls("row", tokens, tokens > 2, **more)  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ class Sampling(Quantizer):
     holdout_samples: PositiveInt = 32
     """Further samples, kept apart: perplexity and KL divergence before and after are measured on them."""
     calibration_length: Annotated[int, Field(ge=8)] = 1024
-    """Most tokens of a sample; the rest is cut off."""
+    """Most tokens of a sample; the rest is cut off. A longer block of plain text gives several samples."""
     max_kl: Annotated[float | None, Field(gt=0)] = None
     """Largest KL divergence (nats per token) of the quantized model from the model, on the samples held out. Above it nothing
     is written, and the run ends with an error; what was trained stays as it is."""

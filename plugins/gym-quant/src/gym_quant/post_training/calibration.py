@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gym_core import GymError, Run
 from gym_data.kinds import Data
 from gym_data.row_reader import ShapeError
 from gym_quant.config.base import Sampling
-from gym_torch.batch import Example, unbranched
+from gym_torch.batch import Example, Piece, unbranched
 from gym_torch.config import torch_algorithm
 from gym_torch.contract_checks import promised
 from gym_torch.kinds import part
@@ -87,7 +88,7 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
                 fix="name some: `data: FILE` under `quantization`, or `gym quantize ... data=FILE`",
             )
         return None
-    every = prepared(data, run, model)
+    shape, every = _read(data, run, model)
     train, validation = every.train, every.validation
     draws = np.random.default_rng(run.recipe.train.seed)
     order = draws.permutation(len(train)).tolist()
@@ -103,10 +104,12 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
         held, order = [train[place] for place in order[:few]], order[few:]
     else:
         held = [validation[place] for place in apart]  # type: ignore[index]
-    chosen = [train[place] for place in order[: config.calibration_samples]]
-    calibration, holdout = (
-        Rows.of([unbranched(sample) for sample in part], config.calibration_length) for part in (chosen, held)
-    )
+    longest = config.calibration_length
+    drawn = (unbranched(train[place]) for place in order)
+    if shape == "text":
+        drawn = (part for sample in drawn for part in parts(sample, longest))
+    chosen = list(islice(drawn, config.calibration_samples))
+    calibration, holdout = (Rows.of(samples, longest) for samples in (chosen, [unbranched(sample) for sample in held]))
     told = {
         "data": every.fingerprint,
         "calibration_samples": len(chosen),
@@ -118,6 +121,13 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
     if not told["holdout_tokens"]:
         raise GymError("the samples held out have no token to predict", key="quantization.data", fix="name more data")
     return Samples(calibration, holdout, told)
+
+
+def parts(text: Example, longest: int) -> Iterator[Example]:
+    """Yield text in parts of `longest` tokens, and less than that alone as it is; what is left at the end is left out."""
+    for begin in range(0, max(1, len(text.tokens) - longest + 1), longest):
+        end = begin + longest
+        yield Piece(text.id, text.tokens[begin:end], text.trained[begin:end])
 
 
 def fingerprint(config: Sampling, run: Run, model: Path) -> str:
@@ -144,6 +154,11 @@ def prepared(data: Data, run: Run, model: Path) -> Prepared:
 
     Where their rows are of another shape, as plain text is, they are read as that. Raises what the data plugin raises.
     """
+    return _read(data, run, model)[1]
+
+
+def _read(data: Data, run: Run, model: Path) -> tuple[str, Prepared]:
+    """Return what `prepared` does, and of which shape its rows are read."""
     first: ShapeError | None = None
     for shape in dict.fromkeys((torch_algorithm(run.recipe).rows, *SHAPES)):
         try:
@@ -151,6 +166,6 @@ def prepared(data: Data, run: Run, model: Path) -> Prepared:
         except ShapeError as error:
             first = first or error
             continue
-        return promised(found, Prepared, data, "data")  # type: ignore[type-abstract]
+        return shape, promised(found, Prepared, data, "data")  # type: ignore[type-abstract]
     assert first is not None
     raise first
