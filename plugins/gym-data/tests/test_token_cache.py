@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gym_core import DataError, GymError, RecipeError, cache_dir
-from gym_data import DatasetConfig, File, cache_eviction, token_cache
+from gym_data import DatasetConfig, File, cache_eviction, new_tokens, token_cache
 from gym_data.byte_size import written
 from gym_data.commands import data
 
@@ -212,3 +212,22 @@ def test_a_cache_with_room_is_looked_through_now_and_then(tmp_path, monkeypatch)
     for _ in range(3):
         cache_eviction.make_room(tmp_path, 500, "x")  # 100 bytes each came since
     assert len(looks) > first
+
+
+def test_tokenizers_with_added_tokens_are_shown_and_go_when_unused(model, tmp_path):
+    (model / "large.bin").write_bytes(bytes(10**6))  # stays a link
+    made = [new_tokens.with_tokens(model, [word], ()) for word in ("<one>", "<two>")]
+    assert all(folder.parent == cache_dir() / "tokenizers" for folder in made)
+
+    def shown():
+        done = CliRunner().invoke(data, ["cache", "--json"], catch_exceptions=False)
+        return json.loads(done.output)["tokenizers"]
+
+    assert shown()["entries"] == 2 and 0 < shown()["bytes"] < 10**6
+    long_ago = time.time() - new_tokens.UNUSED - 1
+    for folder in made:
+        os.utime(folder, (long_ago, long_ago))
+    assert new_tokens.with_tokens(model, ["<one>"], ()) == made[0]  # asking for it is use
+    said = CliRunner().invoke(data, ["cache", "clear"], catch_exceptions=False).output
+    assert "removed 1 tokenizers that none used for 30 days" in said
+    assert [folder.is_dir() for folder in made] == [True, False] and (model / "large.bin").is_file()

@@ -53,7 +53,7 @@ def kept(root: Path) -> Iterator[CacheEntry]:
     for path in root.iterdir() if root.is_dir() else ():
         if not path.name.startswith("."):
             with suppress(OSError):  # another process may take it away at any moment
-                files = [file.stat() for file in path.iterdir()] if path.is_dir() else [path.stat()]
+                files = [file.lstat() for file in path.iterdir()] if path.is_dir() else [path.stat()]
                 size = sum(file.st_size for file in files)
                 told = path / token_cache.MANIFEST
                 used = (told if told.is_file() else path).stat().st_mtime

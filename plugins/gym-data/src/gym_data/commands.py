@@ -50,19 +50,24 @@ def preview(recipe: Path, overrides: tuple[str, ...], count: int, as_json: bool)
 def cache(context: click.Context, as_json: bool) -> None:
     """Show what the token cache holds; `prune` and `clear` make room.
 
-    It never holds more than `$GYM_CACHE_SIZE` (default 50GB): what was not used for the longest time goes first.
+    It never holds more than `$GYM_CACHE_SIZE` (default 50GB): what was not used for the longest time goes first. Beside it lie
+    tokenizers with tokens that recipes add, which go when none has used them for 30 days.
     """
     if context.invoked_subcommand is not None:
         return
-    from gym_data import cache_eviction
+    from gym_data import cache_eviction, new_tokens
     from gym_data.preview import show_cache
 
     root, most = cache_dir() / "tokens", cache_eviction.limit()
     held = [cache_eviction.described(each) for each in cache_eviction.kept(root)]
+    sizes = [each.size for each in cache_eviction.kept(new_tokens.root())]
+    beside = {"path": str(new_tokens.root()), "entries": len(sizes), "bytes": sum(sizes)}
     if as_json:
-        click.echo(json.dumps({"path": str(root), "most_bytes": most, "entries": held}, indent=2))
-    else:
-        show_cache(str(root), most, held)
+        click.echo(json.dumps({"path": str(root), "most_bytes": most, "entries": held, "tokenizers": beside}, indent=2))
+        return
+    show_cache(str(root), most, held)
+    if sizes:
+        click.echo(f"{beside['path']}: {len(sizes)} tokenizers with added tokens, {written(sum(sizes))}")
 
 
 @cache.command()
@@ -84,11 +89,16 @@ def clear() -> None:
 
 
 def _make_room(most: int) -> None:
-    from gym_data import cache_eviction, token_cache
+    from gym_data import cache_eviction, new_tokens, token_cache
 
     root = cache_dir() / "tokens"
     with token_cache.writing(root):
         token_cache.collect(root)
         gone = cache_eviction.evict(root, most)
+        unused = new_tokens.remove_unused()
     size = sum(each.size for each in gone)
     click.echo(f"removed {len(gone)} of the data sets in {root}: {written(size)}")
+    if unused:
+        click.echo(
+            f"removed {len(unused)} tokenizers that none used for 30 days: {written(sum(each.size for each in unused))}"
+        )

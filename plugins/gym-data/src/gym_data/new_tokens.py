@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +15,12 @@ from typing import Any
 
 from gym_core import DataError, cache_dir
 from gym_core.files import replacing
+from gym_data import token_cache
+from gym_data.cache_eviction import CacheEntry, kept
 from gym_data.location import locate
 from gym_data.provenance import maker
 
+UNUSED = 30 * 24 * 3600.0  #: seconds, longer than runs take
 MODEL = ("path", "revision", "add_tokens", "add_special_tokens")
 """Options of a model of a recipe that say where its tokenizer lies, and what it has beside."""
 
@@ -38,8 +44,10 @@ def with_tokens(folder: Path, plain: Sequence[str], special: Sequence[str]) -> P
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir())]
     made_by = [maker("gym_data"), *(version(each) for each in ("transformers", "tokenizers") if find_spec(each))]
     said = [str(folder.resolve()), list(plain), list(special), files, made_by]
-    made = cache_dir() / "tokenizers" / hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+    made = root() / hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
     if made.is_dir():
+        with suppress(OSError):  # a cache that others fill can be read only
+            os.utime(made)
         return made
     tokenizer = tokenizer_of(folder)
     if not add(tokenizer, plain, special):
@@ -55,7 +63,22 @@ def with_tokens(folder: Path, plain: Sequence[str], special: Sequence[str]) -> P
     except OSError:
         if not made.is_dir():  # else another process was faster
             raise
+    with suppress(OSError):
+        remove_unused()
     return made
+
+
+def root() -> Path:
+    """Return the folder in the cache that holds such directories."""
+    return cache_dir() / "tokenizers"
+
+
+def remove_unused() -> list[CacheEntry]:
+    """Take away what no process asked for within `UNUSED`, and return it: one that is under way reads what it asked for."""
+    gone = [held for held in kept(root()) if time.time() - held.used > UNUSED]
+    for held in gone:
+        token_cache.remove(root(), held.path.name)
+    return gone
 
 
 def tokenizer_of(folder: Path) -> Any:
