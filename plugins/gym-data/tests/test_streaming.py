@@ -131,6 +131,22 @@ def test_the_first_rows_are_held_out_and_so_are_their_equals(model, write):
     assert reasons["held out for evaluation"] == 2, "once in each pass"
 
 
+@pytest.mark.parametrize("aside", [False, True], ids=["the first rows", "sources of their own"])
+def test_what_is_held_out_names_a_stream_too(model, write, aside):
+    """A run that goes on would else compare its best checkpoint with figures of other rows."""
+    held_out = {"validation_sources": [File(path=write(rows(50, 4), "aside.jsonl"))]} if aside else {"validation": 2}
+    path = write(rows(0, 9))
+
+    def named():
+        return build(model, [File(path=path)], streaming=True, buffer_size=4, **held_out).fingerprint
+
+    before = named()
+    write([*rows(0, 8), *rows(70, 1)])
+    assert named() == before, "rows to train on are compared window by window"
+    write(rows(60, 4), "aside.jsonl") if aside else write([*rows(60, 1), *rows(1, 8)])
+    assert named() != before
+
+
 def test_validation_sources_are_read_whole(model, write):
     sources = [File(path=write(rows(0, 9)))]
     aside = [File(path=write(rows(50, 4), "aside.jsonl"))]

@@ -116,10 +116,14 @@ def _streamed(
     validation = None
     if config.validation_sources:
         whole = {"streaming": False, "sources": config.validation_sources, "validation_sources": []}
-        validation = prepare(config.model_copy(update=whole), tokenizer, rows, seed, day, branches, tools=tools).train
+        validation = prepare(config.model_copy(update=whole), tokenizer, rows, seed, day, branches, tools=tools)
     reader = Reader(config.model_copy(update={"validation_sources": []}), rows, seed, branches, tools)
-    made_by = {**made_from(reader, opened, day), "seed": seed}
-    return streamed(Stream(reader, opened), made_by, validation)
+    made_by = {
+        **made_from(reader, opened, day),
+        "seed": seed,
+        "validation": validation.fingerprint if validation else "",
+    }
+    return streamed(Stream(reader, opened), made_by, validation.train if validation else None)
 
 
 def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -> Tokenizer:

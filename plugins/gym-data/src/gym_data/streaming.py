@@ -64,9 +64,10 @@ class Stream:
         kept = [*islice(self._mixed(), self.aside)]
         self.held_out_keys = {record.key for record in reader.of(kept).records()}
         self.held_out: Examples | None = None
+        self.held_out_content = ""  #: a hash of what they hold
         self.report: dict[str, Any] = {}  #: of all windows so far
         if kept:
-            self.held_out, found, _ = self._encoded(kept)
+            self.held_out, found, self.held_out_content = self._encoded(kept)
             if not len(self.held_out):
                 raise _nothing(found, "the rows that are held out hold")
 
@@ -130,7 +131,7 @@ class StreamedData:
 
     train: Examples
     validation: Examples | None
-    fingerprint: str  #: of all options that make examples of rows
+    fingerprint: str  #: of all options that make examples of rows, and of what is held out
     stream: Stream
 
     @property
@@ -143,10 +144,14 @@ class StreamedData:
 
 
 def streamed(stream: Stream, made_by: Mapping[str, Any], validation: Examples | None) -> StreamedData:
-    """Return a stream with its first window read. `made_by` are the options that make examples of rows."""
+    """Return a stream with its first window read. `made_by` are the options that make examples of rows, and what names those
+    of `validation`.
+    """
     config = stream.reader.config
     named = config.model_dump(mode="json", include={"sources", "format", "template", "buffer_size"})
-    digest = hashlib.sha256(json.dumps([made_by, named], sort_keys=True).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(json.dumps([made_by, named, stream.held_out_content], sort_keys=True).encode()).hexdigest()[
+        :32
+    ]
     first = next(stream.windows())
     return StreamedData(first.examples, validation or stream.held_out, digest, stream)
 
