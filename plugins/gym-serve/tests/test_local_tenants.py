@@ -356,7 +356,7 @@ def test_threads_that_compute_at_once_have_their_own_adapters(tmp_path: Path) ->
     model = AutoModelForCausalLM.from_pretrained(base).requires_grad_(False)
     batch, text = AdapterBatch(model), torch.tensor([[5, 6, 7]])
     for name in ("ann", "ben"):
-        batch.add(name, artifact_in(str(tmp_path / name), base), Artifact(base))
+        batch.add(name, name, artifact_in(str(tmp_path / name), base), Artifact(base))
 
     def logits(name: str) -> torch.Tensor:
         with batch.computing([name]):

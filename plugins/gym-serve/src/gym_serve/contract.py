@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from gym_serve.errors import BadRequest
 from gym_serve.names import Asked
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Limits:
     grammar_bytes: int = 2**16  #: of a schema or pattern
     grammar_seconds: float = 2.0  #: to compile one
     max_logprobs: int = 20  #: alternatives beside a token
+    adapter_folders: tuple[Path, ...] = ()  #: those under which `add_adapter` finds what it reads
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Engine(Protocol):
 
     Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
     `logit_bias`, `bad_words`, `min_tokens`, `include_stop_str_in_output`, `top_k`, `min_p`, `tenants`, `cancel`, `score`,
-    `embed`, `echo`, `suffix`, `tokenize`, `prefix_cache`. A front refuses whatever else is asked.
+    `embed`, `echo`, `suffix`, `tokenize`, `prefix_cache`, `adapters`. A front refuses whatever else is asked.
     """
 
     @property
@@ -253,6 +255,18 @@ class Engine(Protocol):
     async def load(self, model: str, tenant: str) -> None:
         """Read a tenant ahead. Raises RequestError where there is none."""
         ...
+
+    async def add_adapter(self, model: str, name: str, path: str, in_place: bool = False) -> None:
+        """Read an adapter of a model from below `Limits.adapter_folders`; it answers under its name from then on.
+
+        One of this name is replaced `in_place`, for requests that come later. Raises RequestError where the name is taken, and
+        for what is no such adapter.
+        """
+        raise BadRequest("this engine takes no adapters while it serves", key="lora_name")
+
+    async def remove_adapter(self, model: str, name: str) -> None:
+        """Forget an adapter of a model; replies under way are finished with it. Raises RequestError where there is none."""
+        raise BadRequest("this engine takes no adapters while it serves", key="lora_name")
 
     def statistics(self) -> Mapping[str, float]:
         """Return figures of the moment by name: `running`, `waiting`, `prefix_cache_bytes`, `tenants_loaded`, ..."""

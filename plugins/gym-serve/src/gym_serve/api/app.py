@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from gym_serve.api import (
+    adapters,
     anthropic_messages,
     chat_completions,
     completions,
@@ -48,17 +49,23 @@ POSTED: Mapping[str, Callable[..., Any]] = {
     "/tokenize": tokenization.tokenize,
     "/detokenize": tokenization.detokenize,
 }
+#: where options name folders of adapters, and a token is needed
+MANAGING: Mapping[str, Callable[..., Any]] = {
+    "/v1/load_lora_adapter": adapters.load_adapter,
+    "/v1/unload_lora_adapter": adapters.unload_adapter,
+}
 LISTS = ("messages", "tools", "input", "documents", "text_1", "text_2", "prompt")  #: fields of bounded length
 
 
 def application(engine: Engine, options: ApiOptions, tokens: Tokens | None = None) -> ASGIApp:
     """Return the application that serves an engine; without `tokens` everybody who can connect may ask."""
     app = FastAPI(title="Gym", docs_url=None, redoc_url=None, openapi_url=None)
-    known = {"/health", "/metrics", "/v1/models", *POSTED}
+    posted = {**POSTED, **(MANAGING if options.adapter_folders and tokens is not None else {})}
+    known = {"/health", "/metrics", "/v1/models", *posted}
     metrics = Metrics(lambda: known, engine.statistics)
     service = Service(engine, options, metrics)
     app.router.route_class = _route_class(options)
-    for path, answer in POSTED.items():
+    for path, answer in posted.items():
         _post(app, path, answer, service)
 
     @app.get("/v1/models")

@@ -26,6 +26,8 @@ class ApiOptions(TemplateSettings):
     """YAML file of tokens, each with the models that it may use. Without it, one is made and shown where one is required."""
     token_required: bool = False
     """Whether also clients on this machine need a token."""
+    adapter_folders: tuple[Path, ...] = ()
+    """Folders under which a client whose token is for everything may have adapters loaded while models are served."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which clients may call this server, beside its address and those of this machine."""
     allowed_origins: tuple[str, ...] = ()

@@ -7,8 +7,9 @@ import logging
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -44,7 +45,7 @@ def tokens_of(options: ApiOptions, show: Callable[[str], None]) -> Tokens | None
     """Return the tokens that open the server; one is made and shown where one is required and none is given."""
     if options.tokens is not None:
         return read_tokens(expanded(options.tokens))
-    if options.local and not options.token_required:
+    if options.local and not options.token_required and not options.adapter_folders:
         return None
     token = secrets.token_urlsafe(32)
     show(f"token, shown this once: {token}")
@@ -80,6 +81,16 @@ def check_tenant(engine: Engine, tenant: str | None) -> None:
         raise GymError(f"`{first.name}` has no adapter or variant `{tenant}`", key="tenant", fix=there)
 
 
+def check_adapters(engine: Engine, folders: Sequence[Path]) -> None:
+    """Raise GymError where adapters are to be loaded from folders that are not there, or by an engine that loads none."""
+    if folders and "adapters" not in engine.supports:
+        fix = "name them as `adapters.NAME=PATH`, or serve with `engine=local`"
+        raise GymError("this engine loads no adapters while it serves", key="adapter_folders", fix=fix)
+    for folder in folders:
+        if not expanded(folder).is_dir():
+            raise GymError("there is no such folder", where=str(folder), key="adapter_folders")
+
+
 def serve(
     engine: Engine, options: ApiOptions, tokens: Tokens | None, server: socket.socket, show: Callable[[str], None]
 ) -> None:
@@ -107,6 +118,7 @@ def serve(
     async def run() -> None:
         try:
             check_tenant(engine, options.tenant)
+            check_adapters(engine, options.adapter_folders)
             options.check(*engine.models())
             show(f"serving {names} on http://{shown}:{port}/v1; Ctrl-C stops it")
             await Stoppable(config).serve(sockets=[server])

@@ -5,6 +5,7 @@ The pairs of the rows are gathered when rows change, and stand ready for the ste
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,19 +33,20 @@ class AdapterBatch:
     def __init__(self, model: PreTrainedModel) -> None:
         """Begin without adapters."""
         self._model = model
-        self._slots: dict[Hashable, int] = {None: 0}
-        self._pairs: dict[str, tuple[list[Tensor | None], list[Tensor | None]]] = {}
-        self._stacks: Gathered | None = None
+        self._pairs: dict[Hashable, Gathered] = {}  # by key; halves without rows
+        self._stacks: tuple[dict[Hashable, int], Gathered] | None = None
         self._last: tuple[tuple[Hashable, ...], Gathered] | None = None
-        self._hooks: list[Any] = []
+        self._hooks: dict[str, Any] = {}
+        self._turn = threading.Lock()  # adapters come and go while others compute
 
     @property
     def bytes(self) -> int:
         """Bytes of the pairs."""
-        return sum(each.nbytes for pair in self._pairs.values() for half in pair for each in half if each is not None)
+        return sum(half.nbytes for pairs in list(self._pairs.values()) for pair in pairs.values() for half in pair)
 
-    def add(self, name: str, artifact: Artifact, base: Artifact) -> PreTrainedModel | None:
-        """Read an adapter; return a model with it where it changes more than low-rank updates do, and cannot share a batch.
+    def add(self, key: Hashable, name: str, artifact: Artifact, base: Artifact) -> PreTrainedModel | None:
+        """Read an adapter under a key of its own; return a model with it where it changes more than low-rank updates do, and
+        cannot share a batch.
 
         Raises GymError where it is of another base.
         """
@@ -65,19 +67,24 @@ class AdapterBatch:
             return opened.model
         for layer, pair in pairs.items():
             self._fits(artifact, layer, pair)
-        slot = self._slots[name] = len(self._slots)
-        for layer, pair in pairs.items():
-            if layer not in self._pairs:
-                self._pairs[layer] = ([], [])
+        like = self._model.device, self._model.dtype
+        kept = {
+            layer: (pair.first.detach().to(*like), (pair.second.detach() * pair.scaling).to(*like))
+            for layer, pair in pairs.items()
+        }
+        with self._turn:
+            self._pairs[key] = kept
+            self._stacks = None
+            for layer in kept.keys() - self._hooks.keys():
                 hook = partial(self._added, layer)
-                self._hooks.append(self._model.get_submodule(layer).register_forward_hook(hook))
-            for half, value in zip(
-                self._pairs[layer], (pair.first.detach(), pair.second.detach() * pair.scaling), strict=True
-            ):
-                half += [None] * (slot - len(half))
-                half.append(value.to(self._model.device, self._model.dtype))
-        self._stacks = self._last = None
+                self._hooks[layer] = self._model.get_submodule(layer).register_forward_hook(hook)
         return None
+
+    def remove(self, key: Hashable) -> None:
+        """Let go of an adapter that no row has any more."""
+        with self._turn:
+            self._pairs.pop(key, None)
+            self._stacks = self._last = None
 
     def _fits(self, artifact: Artifact, layer: str, pair: LowRank) -> None:
         """Raise GymError where a pair has other sizes than its layer: one of peft does not say which weights it belongs to."""
@@ -106,7 +113,7 @@ class AdapterBatch:
 
     def close(self) -> None:
         """Give the model back as it was."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
         self._pairs.clear()
         self._stacks = self._last = None
@@ -114,19 +121,26 @@ class AdapterBatch:
     def _gathered(self, keys: tuple[Hashable, ...]) -> Gathered:
         last = self._last  # of another thread in a moment
         if last is None or last[0] != keys:
-            if self._stacks is None:
-                self._stacks = {
-                    layer: (_stacked(first, len(self._slots), 0), _stacked(second, len(self._slots), 1))
-                    for layer, (first, second) in self._pairs.items()
-                }
-            rows = torch.tensor([self._slots[key] for key in keys], device=self._model.device)
-            last = keys, {layer: (first[rows], second[rows]) for layer, (first, second) in self._stacks.items()}
+            with self._turn:
+                slots, stacks = self._stacks = self._stacks or self._stacked()
+            rows = torch.tensor([slots[key] for key in keys], device=self._model.device)
+            last = keys, {layer: (first[rows], second[rows]) for layer, (first, second) in stacks.items()}
             self._last = last
         return last[1]
 
+    def _stacked(self) -> tuple[dict[Hashable, int], Gathered]:
+        """Return the slot of each adapter, and by layer what each slot has; slot 0 has nothing."""
+        slots = {None: 0} | {key: slot for slot, key in enumerate(self._pairs, start=1)}
+        found: Gathered = {}
+        for layer in {layer: None for pairs in self._pairs.values() for layer in pairs}:
+            there = [(slots[key], *pairs[layer]) for key, pairs in self._pairs.items() if layer in pairs]
+            first = _stack([(slot, half) for slot, half, _ in there], len(slots), 0)
+            found[layer] = first, _stack([(slot, half) for slot, _, half in there], len(slots), 1)
+        return slots, found
+
     def _added(self, layer: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         active = _ACTIVE.get()
-        if active is None or active[0] is not self:
+        if active is None or active[0] is not self or layer not in active[1]:  # which only a newer adapter has
             return None
         first, second = active[1][layer]
         states = inputs[0] if inputs[0].dim() == 3 else inputs[0].unflatten(0, (len(first), -1))
@@ -134,14 +148,12 @@ class AdapterBatch:
         return output + added.view_as(output)
 
 
-def _stacked(values: list[Tensor | None], slots: int, dim: int) -> Tensor:
+def _stack(there: list[tuple[int, Tensor]], slots: int, dim: int) -> Tensor:
     """Return what each slot has, of the largest rank, filled up with zeros along `dim`; slots without anything are zero."""
-    there = [each for each in values if each is not None]
-    rank = max(each.shape[dim] for each in there)
-    shape = list(there[0].shape)
-    shape[dim] = rank
-    whole = there[0].new_zeros(slots, *shape)
-    for slot, each in enumerate(values):
-        if each is not None:
-            whole[slot].narrow(dim, 0, each.shape[dim]).copy_(each)
+    some = there[0][1]
+    shape = list(some.shape)
+    shape[dim] = max(each.shape[dim] for _, each in there)
+    whole = some.new_zeros(slots, *shape)
+    for slot, each in there:
+        whole[slot].narrow(dim, 0, each.shape[dim]).copy_(each)
     return whole

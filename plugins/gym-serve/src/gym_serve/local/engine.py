@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,9 @@ from gym_serve.local.model import LocalModel
 from gym_serve.local.opening import open_source
 from gym_torch.generation.prefix_cache import PrefixCache
 
-SUPPORTS = frozenset({"tenants", "score", "embed", "echo", "prefix_cache"})  #: beside what batches do for any model
+SUPPORTS = frozenset(
+    {"tenants", "adapters", "score", "embed", "echo", "prefix_cache"}
+)  #: beside what batches do for any model
 
 
 class LocalEngine(BatchEngine):
@@ -28,3 +31,15 @@ class LocalEngine(BatchEngine):
         opened = [LocalModel(open_source(each, limits, config.dtype), limits, kept) for each in artifacts]
         super().__init__(opened, limits, SUPPORTS, lambda: {"prefix_cache_bytes": prefixes.bytes})
         self.served = {model.source.name: model.served for model in opened}
+        self._local = {model.source.name: model for model in opened}
+        self._adding = asyncio.Lock()  # one at a time, so that threads are left for requests
+
+    async def add_adapter(self, model: str, name: str, path: str, in_place: bool = False) -> None:
+        """Read an adapter that answers from then on."""
+        async with self._adding:
+            await self._aside.run(lambda: self._local[self.model(model).source.name].add_adapter(name, path, in_place))
+
+    async def remove_adapter(self, model: str, name: str) -> None:
+        """Forget an adapter; replies under way are finished with it."""
+        async with self._adding:
+            await self._aside.run(lambda: self._local[self.model(model).source.name].remove_adapter(name))

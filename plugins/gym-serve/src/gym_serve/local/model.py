@@ -7,12 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
+from gym_core import GymError
 from gym_personalization.lanes import Lanes
 from gym_serve.batching.aside import CrowdedError
 from gym_serve.contract import Limits, ModelSource, ScoreInput, ServedModel, Text
+from gym_serve.errors import BadRequest
 from gym_serve.local import pooling
+from gym_serve.local.adapters import AdapterTenants
 from gym_serve.local.opening import Served
-from gym_serve.local.tenants import Answering, tenants_of
+from gym_serve.local.tenants import Answering, NoTenants, StoredTenants, Tenants
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import Scores
 from gym_torch.generation.scheduler import Lane
@@ -51,6 +54,14 @@ class LocalModel:
         except NoRoomError as error:
             raise CrowdedError(error.problems) from error
 
+    def add_adapter(self, name: str, path: str, in_place: bool) -> None:
+        """Read an adapter that answers from then on. Raises BadRequest, GymError."""
+        self._adapters().add(name, path, in_place)
+
+    def remove_adapter(self, name: str) -> None:
+        """Forget an adapter once replies under way are finished. Raises Unknown, BadRequest."""
+        self._adapters().remove(name)
+
     def lane(self, answering: Answering) -> Lane:
         """Return where rows of a model are decoded."""
         return self._lanes.of(answering.home, answering.model, answering.context, answering.alone)
@@ -70,3 +81,25 @@ class LocalModel:
     def close(self) -> None:
         """Let go of its tenants."""
         self._tenants.close()
+
+    def _adapters(self) -> AdapterTenants:
+        if not isinstance(self._tenants, AdapterTenants):
+            raise BadRequest("this model takes no adapters while it is served", key="lora_name")
+        return self._tenants
+
+
+def tenants_of(served: Served, limits: Limits) -> Tenants:
+    """Return the tenants of a source. Raises GymError where it names both a store and adapters, or adapters of an adapter."""
+    if served.source.tenants and served.source.adapters:
+        raise GymError("a model has tenants from a store or adapters by name, not both", key=served.source.name)
+    if served.source.adapters and served.artifact.kind == "adapter":
+        raise GymError(
+            "an adapter has no adapters beside it: it is one of its base",
+            where=served.source.path,
+            key="adapters",
+            fix=f"serve {served.artifact.base}, with this one as another of `adapters.NAME=PATH`",
+        )
+    if served.source.tenants:
+        return StoredTenants(served, limits)
+    may_come = limits.adapter_folders and served.artifact.kind != "adapter" and served.head is None
+    return AdapterTenants(served, limits) if served.source.adapters or may_come else NoTenants(served)

@@ -48,6 +48,7 @@ class Served:
     tokenizer: Tokenizer
     head: ScalarHead | None
     context: int  #: tokens of prompt and reply
+    tenants: bool = False  #: whether there may be some
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -77,7 +78,7 @@ class Served:
             self.tasks,
             self.created,
             self.context,
-            bool(self.source.tenants or self.source.adapters),
+            self.tenants,
             template_hash(template) if template is not None else None,
             options_of(tokenizer),
             answers_of(tokenizer, json.dumps(template_options or {}, sort_keys=True)),
@@ -123,7 +124,8 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
     tokenizer = tokenizer_of(own, source.template)
     check_template(artifact.details, tokenizer, source.name)
-    return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits))
+    tenants = bool(source.tenants or source.adapters or limits.adapter_folders)
+    return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits), tenants)
 
 
 def tokenizer_of(path: Path, template: str | Mapping[str, Any] | None) -> Tokenizer:

@@ -17,21 +17,12 @@ from transformers import PreTrainedModel
 from gym_bitdelta.runtime.row_tenants import computing
 from gym_bitdelta.runtime.tenant import Tenant
 from gym_bitdelta.store import VariantStore
-from gym_core import Artifact, GymError
 from gym_data.tokenizer import Tokenizer
-from gym_personalization.opened_variants import Alone, OpenedVariants
+from gym_personalization.opened_variants import OpenedVariants
 from gym_serve.batching.grammar import Grammars, grammars_of
 from gym_serve.contract import Limits
 from gym_serve.errors import Unknown
-from gym_serve.local.adapter_batch import AdapterBatch
-from gym_serve.local.opening import (
-    Served,
-    artifact_in,
-    context_of,
-    ends_of,
-    own_tokenizer,
-    vocabulary_of,
-)
+from gym_serve.local.opening import Served, context_of, vocabulary_of
 
 
 @dataclass(frozen=True)
@@ -99,15 +90,15 @@ class StoredTenants:
     def tokenizer(self, name: str) -> Tokenizer:
         """Return that of the newest version of a user."""
         if name not in self.names():
-            raise _unknown(self._served, name)
+            raise unknown(self._served, name)
         return self._variants.tokenizer(name)
 
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return what answers for the newest version of a user."""
         if name is None:
-            return _sharing(self._served)
+            return sharing(self._served)
         if name not in self.names():
-            raise _unknown(self._served, name)
+            raise unknown(self._served, name)
         ready = self._variants.ready(name, stack)
         model, tokenizer, stops, key = ready.model, ready.tokenizer, ready.stops, ready.name
         if ready.tenant is None:
@@ -119,7 +110,7 @@ class StoredTenants:
         stack.callback(self._drop, key)
         vocabulary = min(ready.tenant.outputs.values(), default=self._served.vocabulary)
         return replace(
-            _sharing(self._served, key), tokenizer=tokenizer, stops=stops, vocabulary=vocabulary, alone=ready.alone
+            sharing(self._served, key), tokenizer=tokenizer, stops=stops, vocabulary=vocabulary, alone=ready.alone
         )
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
@@ -139,62 +130,6 @@ class StoredTenants:
                 del self._uses[key], self._held[key]
 
 
-class AdapterTenants:
-    """Adapters by name: low-rank ones beside one base, each of the others in a model of its own."""
-
-    def __init__(self, served: Served, limits: Limits) -> None:
-        """Read the adapters. Raises GymError where one of them is of another base."""
-        self._served, self._limits = served, limits
-        self._batch = AdapterBatch(served.model)
-        self._alone: dict[str, Alone] = {}
-        self._words: dict[str, tuple[Tokenizer, frozenset[int]]] = {}
-        for name, path in served.source.adapters.items():
-            artifact = artifact_in(path, served.artifact.path)
-            model = self._batch.add(name, artifact, served.artifact)
-            if model is not None:
-                model = model.requires_grad_(False).eval().to(served.model.device)  # type: ignore[arg-type]
-                self._alone[name] = Alone(model, ExitStack())
-            self._words[name] = _words_of(served, name, artifact)
-        if self._batch.bytes > limits.tenant_bytes:
-            raise GymError(
-                f"the adapters take {self._batch.bytes / 1e6:.0f} MB, and may take {limits.tenant_bytes / 1e6:.0f}",
-                key="limits.tenant_bytes",
-                fix="serve fewer of them, or set it higher",
-            )
-
-    def names(self) -> Sequence[str]:
-        """Return the names of the adapters."""
-        return sorted(self._served.source.adapters)
-
-    def tokenizer(self, name: str) -> Tokenizer:
-        """Return that of an adapter."""
-        if name not in self._words:
-            raise _unknown(self._served, name)
-        return self._words[name][0]
-
-    def open(self, name: str | None, stack: ExitStack) -> Answering:
-        """Return the base with an adapter."""
-        if name is not None and name not in self._served.source.adapters:
-            raise _unknown(self._served, name)
-        sharing = _sharing(self._served, name)
-        if name is None:
-            return sharing
-        tokenizer, stops = self._words[name]
-        if (home := self._alone.get(name)) is not None:
-            context = context_of(home.model, self._limits)
-            return Answering(home, home.model, tokenizer, stops, name, context, vocabulary_of(home.model))
-        return replace(sharing, tokenizer=tokenizer, stops=stops)
-
-    def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
-        """Return the context of a pass whose rows have these adapters; in a model of its own nothing lies beside it."""
-        return self._batch.computing([None if key in self._alone else key for key in keys])
-
-    def close(self) -> None:
-        """Give the model back as it was."""
-        self._batch.close()
-        self._alone.clear()
-
-
 class NoTenants:
     """A model that everybody shares."""
 
@@ -208,13 +143,13 @@ class NoTenants:
 
     def tokenizer(self, name: str) -> Tokenizer:
         """Raise Unknown."""
-        raise _unknown(self._served, name)
+        raise unknown(self._served, name)
 
     def open(self, name: str | None, stack: ExitStack) -> Answering:
         """Return the model."""
         if name is not None:
-            raise _unknown(self._served, name)
-        return _sharing(self._served)
+            raise unknown(self._served, name)
+        return sharing(self._served)
 
     @contextmanager
     def around(self, keys: list[Hashable]) -> Iterator[None]:
@@ -225,35 +160,11 @@ class NoTenants:
         """Let go of nothing."""
 
 
-def _words_of(served: Served, name: str, artifact: Artifact) -> tuple[Tokenizer, frozenset[int]]:
-    """Return the tokenizer of an adapter, with the template that it was trained with, and the tokens that end its replies.
-
-    Raises GymError where another template is there.
-    """
-    found = own_tokenizer(artifact, served.tokenizer, served.source.template, name)
-    return found, ends_of(served.model, found)
-
-
-def _unknown(served: Served, name: str) -> Unknown:
+def unknown(served: Served, name: str) -> Unknown:
+    """Return the error for a tenant that is not there."""
     return Unknown(f"there is no model `{served.source.name}@{name}`")
 
 
-def _sharing(served: Served, key: Hashable = None) -> Answering:
+def sharing(served: Served, key: Hashable = None) -> Answering:
     """Return what answers with a model that many share."""
     return Answering(served, served.model, served.tokenizer, served.stops, key, served.context, served.vocabulary)
-
-
-def tenants_of(served: Served, limits: Limits) -> Tenants:
-    """Return the tenants of a source. Raises GymError where it names both a store and adapters, or adapters of an adapter."""
-    if served.source.tenants and served.source.adapters:
-        raise GymError("a model has tenants from a store or adapters by name, not both", key=served.source.name)
-    if served.source.adapters and served.artifact.kind == "adapter":
-        raise GymError(
-            "an adapter has no adapters beside it: it is one of its base",
-            where=served.source.path,
-            key="adapters",
-            fix=f"serve {served.artifact.base}, with this one as another of `adapters.NAME=PATH`",
-        )
-    if served.source.tenants:
-        return StoredTenants(served, limits)
-    return AdapterTenants(served, limits) if served.source.adapters else NoTenants(served)
