@@ -124,11 +124,18 @@ class ParrotEngine(Engine):
     async def count(self, request: Request) -> int:
         return len(words(said(request)))
 
-    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+    async def score(
+        self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None, owner: str | None = None
+    ) -> list[float]:
         return [float(sum(len(part) for part in each) if isinstance(each, tuple) else len(each)) for each in inputs]
 
     async def embed(
-        self, model: str, texts: Sequence[str | Sequence[int]], dimensions: int | None = None, tenant: str | None = None
+        self,
+        model: str,
+        texts: Sequence[str | Sequence[int]],
+        dimensions: int | None = None,
+        tenant: str | None = None,
+        owner: str | None = None,
     ) -> list[list[float]]:
         draws = [random.Random(str(text)) for text in texts]
         vectors = [[draw.gauss(0, 1) for _ in range(dimensions or 8)] for draw in draws]

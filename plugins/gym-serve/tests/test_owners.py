@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pytest
 from api_server import Served, post, served
 from parrot import Parrot
 
@@ -77,3 +80,47 @@ def test_what_is_prepared_of_one_is_not_before_all_of_another() -> None:
     asyncio.run(use())
     aside.close()
     assert len(order) == 41 and "ben" in order[:9] and "gone" not in order
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "work"),
+    [
+        ("/v1/embeddings", {"input": ["a"] * 16}, "gym_serve.local.pooling.embeddings"),
+        ("/tokenize", {"prompt": "a"}, "gym_serve.batching.engine.tokenized_by"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}, "gym_serve.batching.engine.tokenized_by"),
+        ("/detokenize", {"tokens": [70]}, "gym_serve.batching.bounds.check_tokens"),
+        (
+            "/v1/messages/count_tokens",
+            {"messages": [{"role": "user", "content": "a"}]},
+            "gym_serve.batching.engine.prompt_tokens",
+        ),
+    ],
+)
+def test_one_who_asks_for_many_numbers_is_not_before_another(
+    path: str, body: dict[str, Any], work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, go, done = Local().build(artifacts=[ModelSource("tiny", "tiny")], limits=Limits()), threading.Event(), []
+    module, _, name = work.rpartition(".")
+    own = getattr(importlib.import_module(module), name)
+
+    def slowly(*given: Any) -> Any:
+        go.wait(20)
+        time.sleep(0.02)
+        return own(*given)
+
+    monkeypatch.setattr(work, slowly)
+    with served(engine, TOKENS) as server, ThreadPoolExecutor(41) as threads:
+
+        def send(token: str) -> None:
+            assert post(server.url, path, {"model": "tiny", **body}, Authorization=f"Bearer {token}")[0] == 200
+            done.append(token)
+
+        asked = [threads.submit(send, ANN) for _ in range(40)]
+        time.sleep(1)
+        asked.append(threads.submit(send, BEN))
+        time.sleep(0.3)
+        go.set()
+        for each in asked:
+            each.result()
+    asyncio.run(engine.close())
+    assert done.index(BEN) < 20, done

@@ -199,6 +199,8 @@ class ServedModel:
 class Engine(Protocol):
     """Answers requests over loaded models.
 
+    Where an `owner` is told, users take turns by it, as they do by that of a `Request`.
+
     Names in `supports`: `stream`, `seed`, `logprobs`, `grammar:json_schema` and the other kinds of grammar, `tools`, `penalties`,
     `logit_bias`, `bad_words`, `min_tokens`, `include_stop_str_in_output`, `top_k`, `min_p`, `tenants`, `cancel`, `score`,
     `embed`, `echo`, `suffix`, `tokenize`, `prefix_cache`, `adapters`. A front refuses whatever else is asked.
@@ -218,7 +220,11 @@ class Engine(Protocol):
         ...
 
     async def described(
-        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+        self,
+        model: str,
+        tenant: str | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        owner: str | None = None,
     ) -> ServedModel:
         """Return a model with the template that a tenant has, and how that has answers written with some options. Raises Unknown.
 
@@ -238,16 +244,25 @@ class Engine(Protocol):
         """Return the prompt as tokens, none for an empty text. Raises RequestError as `submit` does."""
         ...
 
-    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], tenant: str | None = None, owner: str | None = None
+    ) -> str:
         """Return the text of tokens, special ones included. Raises RequestError for what is no token of the model."""
         ...
 
-    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+    async def score(
+        self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None, owner: str | None = None
+    ) -> list[float]:
         """Return the score of each input by a reward model or a classifier. Raises RequestError where the model is neither."""
         ...
 
     async def embed(
-        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
+        self,
+        model: str,
+        texts: Sequence[Text],
+        dimensions: int | None = None,
+        tenant: str | None = None,
+        owner: str | None = None,
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text, cut to so many dimensions. Raises RequestError where the model cannot."""
         ...

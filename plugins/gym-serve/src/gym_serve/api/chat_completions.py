@@ -125,6 +125,7 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         continue_final_message=going_on,
         sampling=replace(drawn, grammar=thinks or form),
         id=id,
+        owner=asked.owner,
     )
     begins = format.begins_thinking and not going_on
     begins &= form is None or thinks is not None  # else it has no place for the mark that would end a thought

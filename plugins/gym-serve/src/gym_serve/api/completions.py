@@ -76,7 +76,9 @@ async def completions(service: Service, body: Completion, access: Access) -> dic
     if len(prompts) * count > service.options.max_n:
         why = f"{len(prompts) * count} replies are more than the {service.options.max_n} of one request"
         raise HTTPProblem(400, why, key="prompt" if len(prompts) > 1 else "n")
-    request = Request(asked.model, asked.tenant, suffix=suffix, sampling=drawn, id=head["id"], echo=bool(body.echo))
+    request = Request(
+        asked.model, asked.tenant, suffix=suffix, sampling=drawn, id=head["id"], owner=asked.owner, echo=bool(body.echo)
+    )
     job = Job(asked, tuple(replace(request, **prompt, index=index) for prompt in prompts for index in range(count)))
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)

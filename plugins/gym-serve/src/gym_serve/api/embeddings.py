@@ -43,9 +43,9 @@ async def embeddings(service: Service, body: Embeddings, access: Access) -> dict
     if not all(texts):
         raise HTTPProblem(400, "a text is empty", key="input")
     async with asking(service, asked):
-        vectors = await service.engine.embed(asked.model, texts, body.dimensions, asked.tenant)
+        vectors = await service.engine.embed(asked.model, texts, body.dimensions, asked.tenant, asked.owner)
         counts = [
-            await service.engine.count(Request(asked.model, asked.tenant, prompt=text))
+            await service.engine.count(Request(asked.model, asked.tenant, prompt=text, owner=asked.owner))
             if isinstance(text, str)
             else len(text)
             for text in texts

@@ -112,7 +112,7 @@ async def _read(service: Service, job: Job, index: int, request: Request) -> Asy
     said: list[str] = []
     begun: list[int] = []  #: where each token begins
     held: list[tuple[int, TokenLogprob]] = []  #: tokens of which it is not known yet what they are part of
-    async with aclosing(service.engine.submit(replace(request, owner=job.asked.owner))) as pieces:
+    async with aclosing(service.engine.submit(request)) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "cancelled":
                 break

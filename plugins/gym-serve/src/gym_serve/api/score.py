@@ -103,7 +103,7 @@ async def _scores(service: Service, name: str, inputs: Sequence[ScoreInput], acc
     if len(inputs) > service.options.max_messages:
         raise HTTPProblem(400, f"{len(inputs)} texts are more than {service.options.max_messages}", key="input")
     async with asking(service, asked):
-        return await service.engine.score(asked.model, inputs, asked.tenant)
+        return await service.engine.score(asked.model, inputs, asked.tenant, asked.owner)
 
 
 def _list(texts: str | list[str]) -> list[str]:

@@ -53,7 +53,7 @@ class Service:
     async def told(self, wanted: Asked, template_options: Mapping[str, Any] | None = None) -> ServedModel:
         """Return a model with the template that a tenant has, and how answers are written with options. Raises RequestError."""
         async with asking(self, wanted):
-            return await self.engine.described(wanted.model, wanted.tenant, template_options)
+            return await self.engine.described(wanted.model, wanted.tenant, template_options, wanted.owner)
 
     def listed(self, access: Access) -> Sequence[tuple[Asked, ServedModel]]:
         """Return the names that may be asked, models before their tenants."""

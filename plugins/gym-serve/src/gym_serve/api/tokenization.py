@@ -52,7 +52,7 @@ async def tokenize(service: Service, body: Tokenize, access: Access) -> dict[str
         if given := [name for name in OF_MESSAGES if getattr(body, name) is not None]:
             raise HTTPProblem(400, "says nothing without `messages`", key=given[0])
         begins = body.add_special_tokens is not False
-        request = Request(asked.model, asked.tenant, prompt=body.prompt, add_special_tokens=begins)
+        request = Request(asked.model, asked.tenant, prompt=body.prompt, add_special_tokens=begins, owner=asked.owner)
     async with asking(service, asked):
         found = await service.engine.tokenize(request)
     texts = list(found.texts) if body.return_token_strs else None
@@ -73,4 +73,4 @@ async def detokenize(service: Service, body: Detokenize, access: Access) -> dict
     _, asked = service.model(body.model, access)
     service.need(NEED, "model")
     async with asking(service, asked):
-        return {"prompt": await service.engine.detokenize(asked.model, body.tokens, asked.tenant)}
+        return {"prompt": await service.engine.detokenize(asked.model, body.tokens, asked.tenant, asked.owner)}

@@ -84,12 +84,12 @@ class Aside:
             self._holding.discard(hold)
 
     async def in_parts(
-        self, given: Sequence[Given], computed: Callable[[Sequence[Given]], Sequence[Found]]
+        self, given: Sequence[Given], computed: Callable[[Sequence[Given]], Sequence[Found]], user: Hashable
     ) -> list[Found]:
         """Compute some of many texts at a time: others get their turns in between, and what nobody waits for is left out."""
         found: list[Found] = []
         for at in range(0, len(given), PART):
-            found += await self.run(partial(computed, given[at : at + PART]), pool=self._computing)
+            found += await self.run(partial(computed, given[at : at + PART]), pool=self._computing, user=user)
         return found
 
     async def run(

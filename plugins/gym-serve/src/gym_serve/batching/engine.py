@@ -19,6 +19,7 @@ from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel, Text, Tokenized, Usage
 from gym_serve.errors import BadRequest, Full, Gone, Unknown
+from gym_serve.names import Asked
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import SamplingOptions
 from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Scheduler
@@ -85,12 +86,18 @@ class BatchEngine:
         return self.model(model).tenants()
 
     async def described(
-        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+        self,
+        model: str,
+        tenant: str | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        owner: str | None = None,
     ) -> ServedModel:
         """Return a model with the template of a tenant, and how answers are written with some options."""
         asked, options = self.model(model), template_options or {}
         plain = tenant is None and not options
-        return asked.listed() if plain else await self._aside.run(lambda: asked.described(tenant, options))
+        if plain:
+            return asked.listed()
+        return await self._aside.run(lambda: asked.described(tenant, options), user=Asked(model, tenant, owner).user)
 
     async def submit(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply."""
@@ -146,7 +153,9 @@ class BatchEngine:
 
         return await self._aside.run(tokenized, user=request.user)
 
-    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], tenant: str | None = None, owner: str | None = None
+    ) -> str:
         """Return the text of tokens."""
 
         def text() -> str:
@@ -155,23 +164,32 @@ class BatchEngine:
                 bounds.check_tokens(tokens, answering.vocabulary, "tokens")
                 return answering.tokenizer.decode(tokens)
 
-        return await self._aside.run(text)
+        return await self._aside.run(text, user=Asked(model, tenant, owner).user)
 
-    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+    async def score(
+        self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None, owner: str | None = None
+    ) -> list[float]:
         """Return the score of each input."""
-        asked = await self._aside.run(lambda: self._asked(model, tenant, "score"))
-        return await self._aside.in_parts(inputs, asked.scores)
+        user = Asked(model, tenant, owner).user
+        asked = await self._aside.run(lambda: self._asked(model, tenant, "score"), user=user)
+        return await self._aside.in_parts(inputs, asked.scores, user)
 
     async def embed(
-        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
+        self,
+        model: str,
+        texts: Sequence[Text],
+        dimensions: int | None = None,
+        tenant: str | None = None,
+        owner: str | None = None,
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text."""
-        asked = await self._aside.run(lambda: self._asked(model, tenant, "embed"))
+        user = Asked(model, tenant, owner).user
+        asked = await self._aside.run(lambda: self._asked(model, tenant, "embed"), user=user)
         with ExitStack() as stack:
             answering = await self._aside.run(
-                lambda: self._answering(asked, tenant, stack), lambda found: stack.close()
+                lambda: self._answering(asked, tenant, stack), lambda found: stack.close(), user=user
             )
-            return await self._aside.in_parts(texts, lambda part: asked.embeddings(answering, part, dimensions))
+            return await self._aside.in_parts(texts, lambda part: asked.embeddings(answering, part, dimensions), user)
 
     async def load(self, model: str, tenant: str) -> None:
         """Read a tenant ahead."""

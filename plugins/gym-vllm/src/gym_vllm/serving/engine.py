@@ -95,7 +95,11 @@ class VLLMEngine:
         return sorted(self._model.source.adapters)
 
     async def described(
-        self, model: str, tenant: str | None = None, template_options: Mapping[str, Any] | None = None
+        self,
+        model: str,
+        tenant: str | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        owner: str | None = None,
     ) -> ServedModel:
         """Return the model with the template of an adapter, and how answers are written with some options."""
         self._known(model, tenant)
@@ -132,19 +136,28 @@ class VLLMEngine:
         self._known(request.model, request.tenant)
         return await asyncio.to_thread(tokenized_by, self._model.words[request.tenant], request)
 
-    async def detokenize(self, model: str, tokens: Sequence[int], tenant: str | None = None) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], tenant: str | None = None, owner: str | None = None
+    ) -> str:
         """Return the text of tokens."""
         self._known(model, tenant)
         bounds.check_tokens(tokens, self._model.vocabulary, "tokens")
         return await asyncio.to_thread(self._model.words[tenant].decode, tokens)
 
-    async def score(self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None) -> list[float]:
+    async def score(
+        self, model: str, inputs: Sequence[ScoreInput], tenant: str | None = None, owner: str | None = None
+    ) -> list[float]:
         """Raise BadRequest."""
         self._known(model, tenant)
         raise BadRequest(f"`{model}` is no model that can score", key="model")
 
     async def embed(
-        self, model: str, texts: Sequence[Text], dimensions: int | None = None, tenant: str | None = None
+        self,
+        model: str,
+        texts: Sequence[Text],
+        dimensions: int | None = None,
+        tenant: str | None = None,
+        owner: str | None = None,
     ) -> list[list[float]]:
         """Raise BadRequest."""
         self._known(model, tenant)
