@@ -72,6 +72,11 @@ def test_embeddings_as_numbers_and_as_bytes(server):
     assert refused(server, "/v1/embeddings", input=["a", ""]) == "input"
 
 
+def test_answers_of_many_numbers_are_not_walked_through_while_streams_stand_still(server, monkeypatch):
+    monkeypatch.setattr("fastapi.routing.jsonable_encoder", None)
+    assert len(ask(server, "/v1/embeddings", input="a", dimensions=5)["data"][0]["embedding"]) == 5
+
+
 def test_what_the_server_says_where_a_request_says_nothing(server):
     found = ask(server, "/v1/chat/completions", messages=[{"role": "user", "content": "a b c d e"}])
     assert found["choices"][0]["message"]["content"] == "bob: a b" and found["choices"][0]["finish_reason"] == "length"

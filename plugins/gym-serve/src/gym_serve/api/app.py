@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -103,7 +103,9 @@ def _post(app: FastAPI, path: str, answer: Callable[..., Any], service: Service)
     body_type = get_type_hints(answer)["body"]
 
     async def route(request: Request, body: body_type) -> Any:  # type: ignore[valid-type]
-        return await answer(service, body, access_of(request))
+        found = await answer(service, body, access_of(request))
+        # FastAPI would walk through each number of it in Python, while all streams stand still
+        return JSONResponse(found) if isinstance(found, dict) else found
 
     route.__annotations__ = {"request": Request, "body": body_type, "return": Any}
     app.add_api_route(path, route, methods=["POST"], response_model=None)
