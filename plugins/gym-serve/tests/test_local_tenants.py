@@ -179,11 +179,18 @@ def test_tenants_for_whom_there_is_no_room_wait_for_those_at_work(tmp_path: Path
     one_fits = (tmp_path / "ann" / file.NAME).stat().st_size * 3 // 2
 
     async def use() -> None:
-        wide, one = (Local().build(artifacts=[source], limits=Limits(tenant_bytes=room)) for room in (2**29, one_fits))
+        wide, one, none = (
+            Local().build(artifacts=[source], limits=Limits(tenant_bytes=room)) for room in (2**29, one_fits, 1)
+        )
         alone = [await tokens(wide, asking(user)) for user in users]
         for _ in range(5):
             assert await asyncio.gather(*(tokens(one, asking(user)) for user in users)) == alone
-        await asyncio.gather(wide.close(), one.close())
+        found = [await asyncio.gather(*(at.embed("base", ["a"], tenant=user) for user in users)) for at in (wide, one)]
+        assert found[0] == found[1]
+        for at, user in ((one, None), (none, "ann")):
+            with pytest.raises(BadRequest):
+                await asyncio.wait_for(at.embed("base", ["a"], 10**9, user), 20)
+        await asyncio.gather(wide.close(), one.close(), none.close())
 
     asyncio.run(use())
 

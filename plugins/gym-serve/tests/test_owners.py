@@ -7,6 +7,7 @@ import importlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from api_server import Served, post, served
 from parrot import Parrot
 
 from gym_serve.api.auth import Access, Tokens, digest
-from gym_serve.batching.aside import Aside
+from gym_serve.batching.aside import Aside, CrowdedError
 from gym_serve.contract import Limits, ModelSource
+from gym_serve.errors import BadRequest
 from gym_serve.local.config import Local
 
 OWNERS = {"a" * 20: "ann", "b" * 20: "ben"}
@@ -124,3 +126,24 @@ def test_one_who_asks_for_many_numbers_is_not_before_another(
             each.result()
     asyncio.run(engine.close())
     assert done.index(BEN) < 20, done
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_who_found_no_room_beside_one_that_has_ended_since_tries_again(beside: bool) -> None:
+    aside, tries = Aside(), [0]
+
+    def opened() -> str:
+        tries[0] += 1
+        with aside.holding():
+            if tries[0] < 3:
+                with aside.holding() if beside else nullcontext():  # of another thread
+                    pass
+                raise CrowdedError("no room")
+            return "there"
+
+    if beside:
+        assert asyncio.run(aside.run(opened)) == "there"
+    else:
+        with pytest.raises(BadRequest, match="no room"):
+            asyncio.run(aside.run(opened))
+    aside.close()

@@ -24,6 +24,8 @@ Found = TypeVar("Found")
 class CrowdedError(GymError):
     """A tenant has no room beside those in use: it is tried again while others are at work."""
 
+    beside_others = False  #: whether another held its tenant at some time during the try
+
 
 class TurnPool:
     """Threads for which users take turns."""
@@ -71,16 +73,21 @@ class Aside:
         self._preparing = TurnPool(WORKERS, "preparing")
         self._computing = TurnPool(1, "computing")  # whole texts, for which no request waits to be prepared
         self._holding: set[object] = set()  # one for each answer that has a tenant, or is about to
+        self._ended = 0  # times that one let go; of two at once only one may count
         self._closed = False
 
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Say in the block that a tenant is in use, for which others may wait."""
-        hold = object()
+        hold, before = object(), self._ended
         self._holding.add(hold)
         try:
             yield
+        except CrowdedError as error:  # those who leave from now on have left room for the next try
+            error.beside_others = len(self._holding) > 1 or self._ended != before
+            raise
         finally:
+            self._ended += 1
             self._holding.discard(hold)
 
     async def in_parts(
@@ -105,7 +112,6 @@ class Aside:
         found.
         """
         while not self._closed:
-            others = bool(self._holding)  # one that ends during a try leaves room for the next
             running = (pool or self._preparing).submit(user, function)
             try:
                 return await asyncio.wrap_future(running)
@@ -115,7 +121,7 @@ class Aside:
             except RequestError:
                 raise
             except CrowdedError as error:
-                if not (others or self._holding):
+                if not error.beside_others:
                     raise _of_request(error) from error
                 await asyncio.sleep(AGAIN)
             except GymError as error:

@@ -232,8 +232,10 @@ class BatchEngine:
 
     def _answering(self, model: BatchModel, tenant: str | None, stack: ExitStack) -> Answering:
         """Return what answers for a tenant until `stack` is closed."""
-        stack.enter_context(self._aside.holding())
-        answering: Answering = model.open(tenant, stack)
+        with ExitStack() as own:  # what a try leaves is given back before the next one
+            own.enter_context(self._aside.holding())
+            answering: Answering = model.open(tenant, own)
+            stack.callback(own.pop_all().close)
         return answering
 
     def _begin(self, request: Request, stack: ExitStack) -> tuple[BatchModel, Answering, list[int], Reply]:
