@@ -161,6 +161,10 @@ def test_nothing_is_loaded_from_elsewhere_or_in_the_place_of_another(tmp_path: P
         for path, why in refused:
             with pytest.raises(BadRequest, match=why):
                 await engine.add_adapter("base", "ann", path)
+        itself = engine_of(own / "one", own)
+        with pytest.raises(BadRequest, match="takes no adapters"):
+            await itself.add_adapter("base", "ann", "one")
+        await itself.close()
         await engine.add_adapter("base", "ann", "one")
         with pytest.raises(BadRequest, match="already"):
             await engine.add_adapter("base", "ann", "one")
@@ -220,11 +224,16 @@ def test_the_switch_asks_for_a_token_and_for_folders_and_an_engine_that_can(tmp_
     assert tokens_of(ApiOptions(), shown.append) is None
     engine = Parrot().build(artifacts=[ModelSource("base", "x")], limits=Limits())
     check_adapters(engine, ())
-    with pytest.raises(GymError, match="loads no adapters"):
+    with pytest.raises(GymError, match="takes adapters later"):
         check_adapters(engine, (tmp_path,))
     with pytest.raises(BadRequest):
         asyncio.run(engine.add_adapter("base", "a", "b"))
-    local = engine_of(Bench(tmp_path).model(), tmp_path)
+    base = Bench(tmp_path).model()
+    itself = engine_of(adapter(base, tmp_path / "own", 0), tmp_path)
+    with pytest.raises(GymError, match="takes adapters later"):
+        check_adapters(itself, (tmp_path,))
+    asyncio.run(itself.close())
+    local = engine_of(base, tmp_path)
     with pytest.raises(GymError, match="no such folder"):
         check_adapters(local, (tmp_path / "none",))
     check_adapters(local, (tmp_path,))

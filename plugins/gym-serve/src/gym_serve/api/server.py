@@ -82,10 +82,13 @@ def check_tenant(engine: Engine, tenant: str | None) -> None:
 
 
 def check_adapters(engine: Engine, folders: Sequence[Path]) -> None:
-    """Raise GymError where adapters are to be loaded from folders that are not there, or by an engine that loads none."""
+    """Raise GymError where adapters are to be loaded from folders that are not there, or beside what takes none."""
     if folders and "adapters" not in engine.supports:
-        fix = "name them as `adapters.NAME=PATH`, or serve with `engine=local`"
-        raise GymError("this engine loads no adapters while it serves", key="adapter_folders", fix=fix)
+        why, fix = (
+            "nothing that is served takes adapters later",
+            "serve a whole model with `engine=local`, without a store",
+        )
+        raise GymError(why, key="adapter_folders", fix=fix)
     for folder in folders:
         if not expanded(folder).is_dir():
             raise GymError("there is no such folder", where=str(folder), key="adapter_folders")

@@ -14,9 +14,7 @@ from gym_serve.local.model import LocalModel
 from gym_serve.local.opening import open_source
 from gym_torch.generation.prefix_cache import PrefixCache
 
-SUPPORTS = frozenset(
-    {"tenants", "adapters", "score", "embed", "echo", "prefix_cache"}
-)  #: beside what batches do for any model
+SUPPORTS = frozenset({"tenants", "score", "embed", "echo", "prefix_cache"})  #: beside what batches do for any model
 
 
 class LocalEngine(BatchEngine):
@@ -29,7 +27,8 @@ class LocalEngine(BatchEngine):
         prefixes = PrefixCache(limits.prefix_cache_bytes)
         kept = prefixes if limits.prefix_cache_bytes else None
         opened = [LocalModel(open_source(each, limits, config.dtype), limits, kept) for each in artifacts]
-        super().__init__(opened, limits, SUPPORTS, lambda: {"prefix_cache_bytes": prefixes.bytes})
+        taking = {"adapters"} if any(model.takes_adapters for model in opened) else frozenset[str]()
+        super().__init__(opened, limits, SUPPORTS | taking, lambda: {"prefix_cache_bytes": prefixes.bytes})
         self.served = {model.source.name: model.served for model in opened}
         self._local = {model.source.name: model for model in opened}
         self._adding = asyncio.Lock()  # one at a time, so that threads are left for requests

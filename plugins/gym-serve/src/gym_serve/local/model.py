@@ -54,6 +54,11 @@ class LocalModel:
         except NoRoomError as error:
             raise CrowdedError(error.problems) from error
 
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether there may be some beside it."""
+        return isinstance(self._tenants, AdapterTenants)
+
     def add_adapter(self, name: str, path: str, in_place: bool) -> None:
         """Read an adapter that answers from then on. Raises BadRequest, GymError."""
         self._adapters().add(name, path, in_place)
@@ -84,7 +89,8 @@ class LocalModel:
 
     def _adapters(self) -> AdapterTenants:
         if not isinstance(self._tenants, AdapterTenants):
-            raise BadRequest("this model takes no adapters while it is served", key="lora_name")
+            why = "it is no whole model that writes texts, or has a store of variants, and takes no adapters"
+            raise BadRequest(why, key="lora_name")
         return self._tenants
 
 
