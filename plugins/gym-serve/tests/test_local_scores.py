@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from gym_core import GymError, execute, load_recipe
 from gym_serve.contract import Limits, ModelSource, Request
@@ -42,6 +44,10 @@ def test_a_classifier_of_transformers_scores_as_it_does_there(tmp_path: Path, la
     wanted = [model(tokens).logits.item() for tokens in encoded]
     assert asyncio.run(engine.score("judge", texts)) == pytest.approx(wanted, abs=1e-5)
     asyncio.run(engine.close())
+    options = LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), options).save_pretrained(str(tmp_path / "theirs"))
+    with pytest.raises(GymError, match="has no tenants"):
+        Local().build(artifacts=[replace(source, adapters={"ann": str(tmp_path / "theirs")})], limits=Limits())
 
 
 def test_a_reward_model_scores_each_input_as_alone_and_answers_nothing(tmp_path: Path) -> None:

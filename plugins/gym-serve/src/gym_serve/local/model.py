@@ -95,9 +95,19 @@ class LocalModel:
 
 
 def tenants_of(served: Served, limits: Limits) -> Tenants:
-    """Return the tenants of a source. Raises GymError where it names both a store and adapters, or adapters of an adapter."""
+    """Return the tenants of a source.
+
+    Raises GymError where it names both a store and adapters, adapters of an adapter, or any of a model that scores.
+    """
     if served.source.tenants and served.source.adapters:
         raise GymError("a model has tenants from a store or adapters by name, not both", key=served.source.name)
+    if (served.source.tenants or served.source.adapters) and served.head is not None:
+        raise GymError(
+            "a model that scores does so alike for everybody, and has no tenants",
+            where=served.source.path,
+            key="tenants" if served.source.tenants else "adapters",
+            fix="serve what was trained as a model with a name of its own: `gym api base NAME=RUN`",
+        )
     if served.source.adapters and served.artifact.kind == "adapter":
         raise GymError(
             "an adapter has no adapters beside it: it is one of its base",
