@@ -44,12 +44,14 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "gspo": {},
     "gspo_token": {},
+    "luspo": {},
     "opo": {},
     "reinforce_pp": {},
     "reinforce_pp_baseline": {},
     "remax": {"group_size": 8},
     "rloo": {},
     "sapo": {},
+    "vespo": {},
 }
 
 

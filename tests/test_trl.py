@@ -21,11 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core.component import load_object
 from gym_grpo import CISPO, DAPO, GDPO, GRPO, SAPO, DrGRPO
-from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GRPOLoss, SAPOLoss
-from gym_gspo import GSPO
-from gym_gspo.objective import GSPOLoss
+from gym_grpo.objective import CISPOLoss, SAPOLoss
+from gym_gspo import GSPO, LUSPO, VESPO
+from gym_gspo.objective import VESPOLoss
 from gym_rewards import Length
-from gym_rl.clipped_objectives import ClippedTokens
+from gym_rl.clipped_objectives import ClippedSequences, ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Experience, Rollout
 from gym_sft.distillation import divergence
@@ -51,31 +51,34 @@ class Case:
 
 
 CASES = {
-    "grpo": Case({"loss_type": "grpo"}, GRPOLoss(GRPO(rewards=REWARDS), PACKED)),
-    "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, GRPOLoss(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
-    "grpo with dual clip": Case({"loss_type": "grpo", "delta": 1.3}, GRPOLoss(GRPO(rewards=REWARDS, delta=1.3), PACKED)),
+    "grpo": Case({"loss_type": "grpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED)),
+    "grpo with kl": Case({"loss_type": "grpo", "beta": 0.1}, ClippedTokens(GRPO(rewards=REWARDS, beta=0.1), PACKED)),
+    "grpo with dual clip": Case({"loss_type": "grpo", "delta": 1.3}, ClippedTokens(GRPO(rewards=REWARDS, delta=1.3), PACKED)),
     "grpo with an off-policy mask": Case(
         {"loss_type": "grpo", "off_policy_mask_threshold": 0.01, "beta": 0.1},
-        GRPOLoss(GRPO(rewards=REWARDS, off_policy_mask_threshold=0.01, beta=0.1), PACKED),
+        ClippedTokens(GRPO(rewards=REWARDS, off_policy_mask_threshold=0.01, beta=0.1), PACKED),
     ),
     "dr_grpo": Case(
         {"loss_type": "dr_grpo", "scale_rewards": "none"},
-        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
+        ClippedTokens(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST), PACKED),
     ),
     "dr_grpo scaled by groups": Case(
         {"loss_type": "dr_grpo"},
-        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST, scale_rewards="group"), PACKED),
+        ClippedTokens(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST, scale_rewards="group"), PACKED),
     ),
     "grpo scaled by the round": Case(
-        {"loss_type": "grpo", "scale_rewards": "batch"}, GRPOLoss(GRPO(rewards=REWARDS, scale_rewards="batch"), PACKED)
+        {"loss_type": "grpo", "scale_rewards": "batch"}, ClippedTokens(GRPO(rewards=REWARDS, scale_rewards="batch"), PACKED)
     ),
     "dapo": Case({"loss_type": "dapo", "epsilon_high": 0.28}, ClippedTokens(DAPO(rewards=REWARDS), PACKED)),
     "dapo with k3": Case(
         {"loss_type": "dapo", "epsilon_high": 0.28, "beta": 0.1, "use_bias_correction_kl": False},
         ClippedTokens(DAPO(rewards=REWARDS, beta=0.1, kl_estimator="k3"), PACKED),
     ),
+    "dapo by itself": Case({"loss_type": "dapo"}, ClippedTokens(GRPO(rewards=REWARDS, loss_agg_mode="token-mean"), PACKED)),
     # TRL's mean is over the tokens of a pass, so a step of several passes depends on how it is cut.
-    "bnpo": Case({"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS), PACKED), passes=(1,)),
+    "bnpo": Case(
+        {"loss_type": "bnpo"}, ClippedTokens(GRPO(rewards=REWARDS, loss_agg_mode="token-mean"), PACKED), passes=(1,)
+    ),
     "cispo": Case({"loss_type": "cispo", "epsilon_high": 1.1}, CISPOLoss(CISPO(rewards=REWARDS, epsilon_high=1.1), PACKED)),
     "cispo with kl": Case(
         {"loss_type": "cispo", "epsilon_high": 1.1, "beta": 0.1},
@@ -88,22 +91,42 @@ CASES = {
     ),
     "gspo": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
-        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03), PACKED),
+        ClippedSequences(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03), PACKED),
     ),
     "gspo with dual clip": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03, "delta": 1.04},
-        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, delta=1.04), PACKED),
+        ClippedSequences(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, delta=1.04), PACKED),
     ),
     "gspo scaled by nothing": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
          "scale_rewards": False},
-        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, scale_rewards=False), PACKED),
+        ClippedSequences(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, scale_rewards=False), PACKED),
     ),
     # TRL would correct its KL by the ratio of whole answers.
     "gspo with k3": Case(
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03,
          "beta": 0.1, "use_bias_correction_kl": False},
-        GSPOLoss(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, beta=0.1, kl_estimator="k3"), PACKED),
+        ClippedSequences(GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, beta=0.1, kl_estimator="k3"), PACKED),
+    ),
+    "luspo": Case(
+        {"loss_type": "luspo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
+        ClippedSequences(LUSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03), PACKED),
+    ),
+    "luspo of tokens": Case(
+        {"loss_type": "luspo"}, ClippedTokens(GRPO(rewards=REWARDS, loss_agg_mode="seq-mean-token-sum"), PACKED)
+    ),
+    "dr_grpo of sequences": Case(
+        {"loss_type": "dr_grpo", "importance_sampling_level": "sequence", "epsilon": 0.02, "epsilon_high": 0.03},
+        ClippedSequences(
+            GSPO(rewards=REWARDS, epsilon=0.02, epsilon_high=0.03, max_new_tokens=LONGEST,
+                 loss_agg_mode="seq-mean-token-sum-norm"), PACKED),
+    ),
+    "vespo": Case({"loss_type": "vespo"}, VESPOLoss(VESPO(rewards=REWARDS), PACKED)),
+    "vespo with kl": Case(
+        {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 0.5, "vespo_k_neg": 0.5, "vespo_lambda_neg": 1.5,
+         "beta": 0.1},
+        VESPOLoss(VESPO(rewards=REWARDS, vespo_k_pos=1.0, vespo_lambda_pos=0.5, vespo_k_neg=0.5, vespo_lambda_neg=1.5,
+                        beta=0.1), PACKED),
     ),
 }  # fmt: skip
 STEPS = [(name, passes) for name, case in CASES.items() for passes in case.passes]

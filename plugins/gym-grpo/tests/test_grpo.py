@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from gym_core import GymError, load_recipe
 from gym_core.component import load_object
 from gym_grpo import BNPO, CISPO, DAPO, GDPO, GMPO, GRPO, SAPO, DrGRPO
-from gym_grpo.objective import CISPOLoss, DrGRPOLoss, GMPOLoss, GRPOLoss, SAPOLoss
+from gym_grpo.objective import CISPOLoss, GMPOLoss, SAPOLoss
 from gym_rewards import Length, Overlong
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.objective import PolicyObjective
@@ -99,25 +99,31 @@ def near(log_probs: Tensor, answer: Rollout, bound: float) -> Tensor:
 #: objective, loss of the tokens of an answer, what of it is added up, and the denominator of the step
 CASES: dict[str, tuple[PolicyObjective, Callable[[Tensor, Rollout], Tensor], Callable[[Tensor], Tensor], float]] = {
     "grpo": (
-        GRPOLoss(GRPO(rewards=REWARDS)),
+        ClippedTokens(GRPO(rewards=REWARDS)),
         lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
         torch.mean,
         4,
     ),
     "grpo with dual clip": (
-        GRPOLoss(GRPO(rewards=REWARDS, epsilon=0.1, delta=1.15)),
+        ClippedTokens(GRPO(rewards=REWARDS, epsilon=0.1, delta=1.15)),
         lambda scores, answer: clipped(scores, answer, 0.1, 0.1, 1.15),
         torch.mean,
         4,
     ),
     "grpo with an off-policy mask": (
-        GRPOLoss(GRPO(rewards=REWARDS, off_policy_mask_threshold=2.0)),
+        ClippedTokens(GRPO(rewards=REWARDS, off_policy_mask_threshold=2.0)),
         lambda scores, answer: near(scores, answer, 2.0),
         torch.mean,
         4,
     ),
+    "grpo, every token alike": (
+        ClippedTokens(GRPO(rewards=REWARDS, loss_agg_mode="token-mean")),
+        lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
+        torch.sum,
+        14,
+    ),
     "dr_grpo": (
-        DrGRPOLoss(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST)),
+        ClippedTokens(DrGRPO(rewards=REWARDS, max_new_tokens=LONGEST)),
         lambda scores, answer: clipped(scores, answer, 0.2, 0.2),
         torch.sum,
         4 * LONGEST,
@@ -208,7 +214,7 @@ def test_what_the_policy_left_behind_is_counted_in_tokens(tmp_path: Path) -> Non
     assert [float(each) for each in metrics["off_policy_mask_ratio"].numbers()] == [4, 14]
     assert (
         "off_policy_mask_ratio"
-        not in GRPOLoss(GRPO(rewards=REWARDS)).loss(Policy(model), objective.collate(answers()))[1]
+        not in ClippedTokens(GRPO(rewards=REWARDS)).loss(Policy(model), objective.collate(answers()))[1]
     )
 
 

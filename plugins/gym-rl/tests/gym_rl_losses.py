@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gym_rl.formulas.importance_ratio import mean_ratio, token_ratio
-from gym_rl.formulas.policy_losses import clipped_surrogate
+from gym_rl.formulas.importance_ratio import mean_ratio, sequence_ratio, token_ratio
+from gym_rl.formulas.policy_losses import clipped_surrogate, reinforce, vespo_weight
 
 
 def clipped_tokens(
@@ -20,3 +20,9 @@ def clipped_completions(
 ) -> Tensor:
     """Return the loss of each completion, `[count]`: GSPO."""
     return clipped_surrogate(mean_ratio(log_probs, old, owner, count), advantages, low, high)
+
+
+def weighted_completions(log_probs: Tensor, old: Tensor, advantages: Tensor, owner: Tensor, count: int) -> Tensor:
+    """Return the loss of each token, `[n]`, for advantages `[n]`: VESPO."""
+    ratio = sequence_ratio(log_probs.detach(), old, owner, count)[owner]
+    return reinforce(log_probs, vespo_weight(ratio, advantages, (2.0, 3.0), (3.0, 2.0)) * advantages)

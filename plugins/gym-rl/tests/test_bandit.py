@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gym_rl_losses import clipped_completions, clipped_tokens
+from gym_rl_losses import clipped_completions, clipped_tokens, weighted_completions
 from torch import Tensor
 
 from gym_rl.formulas import advantages, policy_losses
@@ -35,6 +35,10 @@ ALGORITHMS: dict[str, tuple[Callable[[Tensor], Tensor], Pull]] = {
     ),
     "cispo": (lambda r: advantages.grpo(r, GROUP), lambda p, q, a: policy_losses.cispo(p, q, a, 5.0)),
     "sapo": (lambda r: advantages.grpo(r, GROUP), policy_losses.sapo),
+    "vespo": (
+        lambda r: advantages.grpo(r, GROUP),
+        lambda p, q, a: weighted_completions(p, q, a, OWNER, len(OWNER)),
+    ),
     "gmpo": (
         lambda r: advantages.grpo(r, GROUP),
         lambda p, q, a: policy_losses.gmpo(p, q, a, OWNER, len(OWNER), 0.4, 0.4),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gym_rl_losses import clipped_completions, clipped_tokens
+from gym_rl_losses import clipped_completions, clipped_tokens, weighted_completions
 from torch import Tensor
 
 from gym_rl.formulas import loss_aggregation, off_policy_correction, policy_losses, segment_sums
@@ -44,6 +44,7 @@ ON_POLICY: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], loss_aggr
     ),
     "cispo": (lambda p, q, a: policy_losses.cispo(p, q, a[OWNER], 5.0), loss_aggregation.TokenMean()),
     "sapo": (lambda p, q, a: policy_losses.sapo(p, q, a[OWNER]), loss_aggregation.TokenMean()),
+    "vespo": (lambda p, q, a: weighted_completions(p, q, a[OWNER], OWNER, COUNT), loss_aggregation.TokenMean()),
 }
 
 
@@ -115,6 +116,15 @@ def test_geometric_mean_by_hand() -> None:
         apart = [float(log_probs[n] - old[n]) for n in range(len(OWNER)) if OWNER[n] == answer]
         apart = [min(x, 0.3) if a > 0 else max(x, -0.4) for x in apart]
         assert float(found[answer]) == pytest.approx(-math.exp(sum(apart) / len(apart)) * a, abs=1e-12)
+
+
+@pytest.mark.parametrize("advantage", [-1.0, 2.0])
+def test_the_weight_of_vespo_is_one_at_one_and_finite_anywhere(advantage: float) -> None:
+    ratio = torch.tensor([math.exp(-20), 0.5, 1.0, 2.0, math.exp(20)])  # as far as ratios go
+    found = policy_losses.vespo_weight(ratio, torch.full_like(ratio, advantage), (6.0, 3.0), (3.0, 2.0)).tolist()
+    assert found[2] == 1 and found[0] < 1e-20 and found[4] == 0
+    k, decay = (6.0, 3.0) if advantage > 0 else (3.0, 2.0)
+    assert found[1::2] == pytest.approx([w**k * math.exp(decay * (1 - w)) for w in (0.5, 2.0)])
 
 
 def test_value_loss_by_hand() -> None:

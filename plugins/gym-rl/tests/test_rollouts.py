@@ -16,7 +16,6 @@ from gym_data.tokenizer import Tokenizer
 from gym_rewards import Length, RewardInput
 from gym_rewards.reward_manager import RewardResult
 from gym_rl import RLOO, LocalEngineConfig
-from gym_rl.formulas.loss_aggregation import SequenceMeanTokenSumNorm
 from gym_rl.local_engine import LocalEngine
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
@@ -200,10 +199,8 @@ def test_answers_that_nothing_judged_are_not_learnt_from(model, path) -> None:
 def test_what_is_not_learnt_from_leaves_a_constant_as_it_is(model, path) -> None:
     """Dr. GRPO divides by the answers of a step and the longest that one may be, whatever became of them."""
 
-    class Constantly(Reinforce):
-        aggregate = SequenceMeanTokenSumNorm(LIMIT)
-
-    objective = Constantly(RLOO(rewards=[Length()]), PACKED)
+    config = RLOO(rewards=[Length()], loss_agg_mode="seq-mean-token-sum-norm", max_new_tokens=LIMIT)
+    objective = Reinforce(config, PACKED)
     for chosen in (judge, judge_some):
         (step, *_) = source(model, path, judge=chosen).steps(0)
         assert sum(map(objective.weight, map(objective.collate, step.batches))) == pytest.approx(8 * LIMIT)

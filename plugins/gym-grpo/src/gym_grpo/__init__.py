@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gym_rewards import Overlong, Reward
-from gym_rl import ClippedPolicyGradient, GroupRelative, KLTerm, ScaleRewards
+from gym_rl import ClippedPolicyGradient, GroupRelative, KLTerm, LossAggMode, ScaleRewards
 
 __version__ = "0.1.0"
 __all__ = ["BNPO", "CISPO", "DAPO", "GDPO", "GMPO", "GRPO", "SAPO", "DrGRPO"]
@@ -16,14 +16,20 @@ __all__ = ["BNPO", "CISPO", "DAPO", "GDPO", "GMPO", "GRPO", "SAPO", "DrGRPO"]
 class GRPO(GroupRelative, ClippedPolicyGradient):
     """Group-relative policy optimization: the advantage is the reward, normalized within the completions to one prompt."""
 
-    objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
+
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    """Loss aggregation, as for all policy gradients; by default every completion counts the same, and its tokens share it."""
 
 
 class DrGRPO(GroupRelative, ClippedPolicyGradient):
     """Dr. GRPO: GRPO without dividing by the standard deviation of rewards or by the length of completions, which bias it."""
 
-    objective: ClassVar[str] = "gym_grpo.objective:DrGRPOLoss"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
 
+    loss_agg_mode: LossAggMode = "seq-mean-token-sum-norm"
+    """Loss aggregation, as for all policy gradients; by default every token counts as if all completions were as long
+    as they may be."""
     scale_rewards: ScaleRewards = "none"
     """Scale rewards: what divides reward minus the mean of its group, as for `grpo`; by default nothing."""
 
@@ -55,7 +61,8 @@ class DAPO(GroupRelative, ClippedPolicyGradient):
 class BNPO(ClippedPolicyGradient):
     """BNPO: GRPO whose rewards are normalized by a Beta distribution fitted to the success rates of prompts; token-level loss.
 
-    Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `dapo` without its extras.
+    Not what TRL calls `bnpo`: that is GRPO's advantage with every token of a pass alike, here `grpo` with
+    `loss_agg_mode: token-mean`.
     """
 
     objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
@@ -89,6 +96,8 @@ class SAPO(GroupRelative):
 
     objective: ClassVar[str] = "gym_grpo.objective:SAPOLoss"
 
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    """Loss aggregation, as for all policy gradients; by default every completion counts the same, and its tokens share it."""
     sapo_temperature_pos: Annotated[float, Field(gt=0)] = 1.0
     """Temperature of the gate where the advantage is positive: the higher, the sooner a token counts less. `tau_pos` in verl."""
     sapo_temperature_neg: Annotated[float, Field(gt=0)] = 1.05
@@ -103,6 +112,8 @@ class GMPO(GroupRelative):
 
     objective: ClassVar[str] = "gym_grpo.objective:GMPOLoss"
 
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    """Loss aggregation, as for all policy gradients; by default every completion counts the same, and its tokens share it."""
     epsilon: Annotated[float, Field(ge=0)] = 0.4
     """Clip range: how far below 0 the logarithm of the ratio counts, where the advantage is negative."""
     epsilon_high: Annotated[float, Field(ge=0)] = 0.4
@@ -115,8 +126,10 @@ class GDPO(ClippedPolicyGradient):
     The sum, by the weights of the rewards, is whitened over the round. `multi_objective_aggregation: normalize_then_sum` in TRL.
     """
 
-    objective: ClassVar[str] = "gym_grpo.objective:GRPOLoss"
+    objective: ClassVar[str] = "gym_rl.clipped_objectives:ClippedTokens"
     credit: ClassVar[str] = "gym_grpo.credit:decoupled"
 
+    loss_agg_mode: LossAggMode = "seq-mean-token-mean"
+    """Loss aggregation, as for all policy gradients; by default every completion counts the same, and its tokens share it."""
     kl_estimator: KLTerm = "k3_is"
     """KL estimator (`gym_rl.formulas.kl`) as a term of the loss."""

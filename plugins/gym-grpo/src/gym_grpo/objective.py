@@ -1,4 +1,4 @@
-"""How the losses of tokens add up: the difference between GRPO and what came of it."""
+"""Losses of tokens that are not clipped as PPO's are."""
 
 from __future__ import annotations
 
@@ -6,36 +6,17 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_grpo import CISPO, GMPO, SAPO, DrGRPO
-from gym_rl.clipped_objectives import ClippedTokens
+from gym_grpo import CISPO, GMPO, SAPO
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
-from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenMean, SequenceMeanTokenSumNorm, TokenMean
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_torch.packing import PADDED, Layout
-
-
-class GRPOLoss(ClippedTokens):
-    """Every completion counts the same, and its tokens share it."""
-
-    aggregate: LossAggregation = SequenceMeanTokenMean()
-
-
-class DrGRPOLoss(ClippedTokens):
-    """Every token counts the same, and as much as if all completions were as long as they may be."""
-
-    def __init__(self, config: DrGRPO, layout: Layout = PADDED) -> None:
-        """Take the longest completion from the options."""
-        super().__init__(config, layout)
-        self.aggregate = SequenceMeanTokenSumNorm(config.max_new_tokens)
 
 
 class CISPOLoss(PolicyObjective):
-    """Log-likelihood weighted by advantage and capped ratio, every token alike."""
+    """Log-likelihood weighted by advantage and capped ratio."""
 
     config: CISPO
-    aggregate: LossAggregation = TokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether its weight is capped."""
@@ -45,10 +26,9 @@ class CISPOLoss(PolicyObjective):
 
 
 class SAPOLoss(PolicyObjective):
-    """A soft gate on the ratio of each token, every completion alike."""
+    """A soft gate on the ratio of each token."""
 
     config: SAPO
-    aggregate: LossAggregation = SequenceMeanTokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""
@@ -60,7 +40,6 @@ class GMPOLoss(PolicyObjective):
     """The loss of each completion, as that of each of its tokens: their mean is the completion's."""
 
     config: GMPO
-    aggregate: LossAggregation = SequenceMeanTokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token's completion, and whether clipping takes the token's gradient away."""

@@ -1,4 +1,4 @@
-"""The losses of completions, every completion alike."""
+"""Losses of completions that are not clipped as GSPO's are."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_gspo import GSPOToken
-from gym_rl.clipped_objectives import ClippedSequences, clip_ratios
+from gym_gspo import VESPO, GSPOToken
+from gym_rl.clipped_objectives import clip_ratios
 from gym_rl.formulas import policy_losses
-from gym_rl.formulas.importance_ratio import mean_ratio
-from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenMean
+from gym_rl.formulas.importance_ratio import mean_ratio, sequence_ratio
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 
 
-class GSPOLoss(ClippedSequences):
-    """The clipped loss of each completion."""
-
-    aggregate: LossAggregation = SequenceMeanTokenMean()
-
-
 class GSPOTokenLoss(PolicyObjective):
-    """The same, token by token."""
+    """GSPO's loss, token by token."""
 
     config: GSPOToken
-    aggregate: LossAggregation = SequenceMeanTokenMean()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token, and whether clipping takes its gradient away."""
@@ -33,3 +25,17 @@ class GSPOTokenLoss(PolicyObjective):
         ratio = mean_ratio(log_probs.detach(), batch.old_log_probs, owner, batch.responses)[owner]
         loss = policy_losses.gspo_token(log_probs, batch.old_log_probs, each, owner, batch.responses, low, high, dual)
         return {"loss": loss, **clip_ratios(ratio, each, low, high, dual)}
+
+
+class VESPOLoss(PolicyObjective):
+    """Log-likelihood weighted by advantage and by how far the completion is from the policy that sampled it."""
+
+    config: VESPO
+
+    def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
+        """Return the loss of each token, and the weight of its completion."""
+        config, owner, each = self.config, batch.owner, batch.advantages
+        rising, falling = (config.vespo_k_pos, config.vespo_lambda_pos), (config.vespo_k_neg, config.vespo_lambda_neg)
+        ratio = sequence_ratio(log_probs.detach(), batch.sampling_log_probs, owner, batch.responses)[owner]
+        weight = policy_losses.vespo_weight(ratio, each, rising, falling)
+        return {"loss": policy_losses.reinforce(log_probs, weight * each), "vespo/phi_seq_mean": weight}

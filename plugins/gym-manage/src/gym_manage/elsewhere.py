@@ -104,8 +104,9 @@ _WRITE = {
     "set `algorithm.importance_sampling_correction`, whose bounds are its own": "vllm_importance_sampling_mode "
     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
-    "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, `bnpo` of TRL is `dapo`, several are `mpo`": "loss_type",
-    "name the algorithm: `gspo`, `gspo_token` for sequences, `grpo` for tokens": "importance_sampling_level",
+    "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, several are `mpo`, `dapo` of TRL is `grpo` "
+    "with `loss_agg_mode: token-mean`": "loss_type",
+    "name the algorithm: `gspo`, `luspo` for sequences, `grpo` for tokens": "importance_sampling_level",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
     "set `algorithm.kl_estimator`: `k3_is`, the default, is corrected, and `k3` is not": "use_bias_correction_kl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_rl.config.base import ClippedPolicyGradient, KLTerm, PolicyGradient
+from gym_rl.config.base import ClippedPolicyGradient, KLTerm, LossAggMode, PolicyGradient
 from gym_rl.config.group_relative import GroupRelative, ScaleRewards
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.config.opo import OPO
@@ -25,6 +25,7 @@ __all__ = [
     "GroupRelative",
     "KLTerm",
     "LocalEngineConfig",
+    "LossAggMode",
     "PolicyGradient",
     "ReMax",
     "ReinforcePP",

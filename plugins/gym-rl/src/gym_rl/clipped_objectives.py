@@ -30,7 +30,7 @@ def clip_ratios(
 
 
 class ClippedTokens(PolicyObjective):
-    """PPO's loss of each token; the algorithm says how tokens are aggregated."""
+    """PPO's loss of each token."""
 
     config: ClippedPolicyGradient
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gym_rl.config.base import PolicyGradient
 from gym_rl.formulas.importance_ratio import log_ratio, token_ratio
 from gym_rl.formulas.kl import ESTIMATORS
-from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
+from gym_rl.formulas.loss_aggregation import AGGREGATIONS
 from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
 from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
@@ -31,10 +31,9 @@ from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 
 
 class PolicyObjective(Objective[RolloutBatch, Rollout]):
-    """Base of the objectives: write `tokens`, and say how the losses of tokens are aggregated."""
+    """Base of the objectives: write `tokens`; `loss_agg_mode` of the options says how the losses of tokens are aggregated."""
 
     policy: ClassVar[type[Policy[Any]]] = RolloutPolicy
-    aggregate: LossAggregation = TokenMean()
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that completions are drawn at is the one they are scored at."""
@@ -42,6 +41,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         self.temperature = config.temperature
         # what is taken from rewards is no term of the loss
         self.penalty = ESTIMATORS.get(config.kl_estimator) if config.beta else None
+        self.aggregate = AGGREGATIONS[config.loss_agg_mode](config.max_new_tokens)
         self.correction = CORRECTIONS[config.importance_sampling_correction]
 
     @abstractmethod

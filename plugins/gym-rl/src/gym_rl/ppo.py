@@ -14,7 +14,6 @@ from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.critic import ActorCritic, SeparateCritic, SharedCritic
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.advantages import gae, whiten
-from gym_rl.formulas.loss_aggregation import LossAggregation, TokenMean
 from gym_rl.rollouts.batch import RolloutBatch
 from gym_rl.rollouts.compute_advantages import token_rewards
 from gym_rl.rollouts.experience import Experience
@@ -41,11 +40,10 @@ def rollouts_with_values(parts: Parts[PPO, PPOLoss, ActorCritic, Prompt]) -> Con
 
 
 class PPOLoss(ClippedTokens):
-    """The clipped loss of the policy and the clipped squared error of the critic, every token alike."""
+    """The clipped loss of the policy and the clipped squared error of the critic."""
 
     config: PPO
     policy: ClassVar[type[Policy[Any]]] = ActorCritic
-    aggregate: LossAggregation = TokenMean()
 
     def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return a critic on the states of the policy."""
@@ -59,7 +57,7 @@ class PPOLoss(ClippedTokens):
         return {"critic": separate[0] if separate else SharedCritic(head_of(model))}
 
     def loss(self, policy: Scores[RolloutBatch], batch: RolloutBatch) -> tuple[Tensor, Metrics]:
-        """Return the sum over tokens of both losses, and each."""
+        """Return the aggregated loss of both, and each."""
         config = self.config
         *scores, values = policy(batch)
         loss, metrics = super().loss(lambda _: torch.stack(scores).squeeze(0), batch)

@@ -8,15 +8,12 @@ from torch import Tensor
 
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import sequence_ratio
-from gym_rl.formulas.loss_aggregation import LossAggregation, SequenceMeanTokenSum
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.batch import RolloutBatch
 
 
 class Reinforce(PolicyObjective):
     """-A sg[ratio of the completion] log pi(completion): on the policy that sampled, REINFORCE."""
-
-    aggregate: LossAggregation = SequenceMeanTokenSum()
 
     def tokens(self, log_probs: Tensor, batch: RolloutBatch) -> Mapping[str, Tensor]:
         """Return the loss of each token."""

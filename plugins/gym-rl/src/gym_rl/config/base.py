@@ -20,6 +20,7 @@ from gym_torch.following_config import MIXUP_ALPHA, MixupAlpha, SyncSteps, check
 
 KLTerm = Literal["k2", "k3", "k3_is", "full"]
 KLEstimator = Literal[KLTerm, "k1_in_reward"]
+LossAggMode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
 
 class Truncation(TypedDict):
@@ -89,6 +90,9 @@ class PolicyGradient(TorchAlgorithm):
     """Sample from that many of the most likely tokens, and train that distribution; 0 is off."""
     min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Sample from tokens at least this many times as likely as the most likely one, and train that distribution; 0 is off."""
+    loss_agg_mode: LossAggMode = "token-mean"
+    """Loss aggregation (the name and the values are verl's): the mean over the tokens of a step; over its completions, of the
+    mean or of the sum over the tokens of each; or of that sum over `max_new_tokens`. See `gym_rl.formulas.loss_aggregation`."""
     beta: Annotated[float, Field(ge=0)] = 0.0
     """KL coefficient: weight of the KL divergence from the reference model; 0 needs no reference."""
     kl_estimator: KLEstimator = "k3_is"

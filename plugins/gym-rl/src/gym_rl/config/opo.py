@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_rl.config.base import PolicyGradient
+from gym_rl.config.base import LossAggMode, PolicyGradient
 
 
 class OPO(PolicyGradient):
@@ -15,3 +15,6 @@ class OPO(PolicyGradient):
 
     objective: ClassVar[str] = "gym_rl.unclipped_objective:Reinforce"
     credit: ClassVar[str] = "gym_rl.rollouts.compute_advantages:length_weighted"
+
+    loss_agg_mode: LossAggMode = "seq-mean-token-sum"
+    """Loss aggregation, as for all policy gradients; by default the mean over completions of the sum over tokens."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_rl.config.base import KLEstimator, PolicyGradient
+from gym_rl.config.base import KLEstimator, LossAggMode, PolicyGradient
 
 
 class ReMax(PolicyGradient):
@@ -18,5 +18,7 @@ class ReMax(PolicyGradient):
 
     group_size: Annotated[int, Field(ge=1)] = 1
     """Group size: completions sampled for each prompt, beside the greedy one, which is not trained on."""
+    loss_agg_mode: LossAggMode = "seq-mean-token-sum"
+    """Loss aggregation, as for all policy gradients; by default the mean over completions of the sum over tokens."""
     kl_estimator: KLEstimator = "k1_in_reward"
     """KL estimator, as for all policy gradients; by default subtracted from the reward of each token."""

@@ -6,6 +6,7 @@ nothing. A completion without tokens weighs as any other and adds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,3 +85,12 @@ class SequenceMeanTokenSumNorm:
     def weight(self, owner: Tensor, count: int, share: float) -> float:
         """Return the number of completions of the step times the longest that one may be."""
         return share * self.longest
+
+
+#: What the key `loss_agg_mode` names, made of the most tokens that a completion may have.
+AGGREGATIONS: Mapping[str, Callable[[int], LossAggregation]] = {
+    "token-mean": lambda longest: TokenMean(),
+    "seq-mean-token-mean": lambda longest: SequenceMeanTokenMean(),
+    "seq-mean-token-sum": lambda longest: SequenceMeanTokenSum(),
+    "seq-mean-token-sum-norm": SequenceMeanTokenSumNorm,
+}

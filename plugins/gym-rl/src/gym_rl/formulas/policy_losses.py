@@ -86,6 +86,21 @@ def bounded_log_ratio(apart: Tensor, advantages: Tensor, low: float, high: float
     return torch.where(advantages > 0, apart.clamp(max=high), apart.clamp(min=-low))
 
 
+def vespo_weight(
+    ratio: Tensor, advantages: Tensor, rising: tuple[float, float], falling: tuple[float, float]
+) -> Tensor:
+    """Return phi(W) = W^k exp(lambda (1 - W)) for ratios of whole completions and their advantages: VESPO, arXiv:2602.10693.
+
+    `(k, lambda)` is `rising` where the advantage is positive, else `falling`. It is 1 where the ratio is, and scales the gradient
+    of `reinforce`: it is a constant, not to be differentiated.
+    """
+    up = advantages > 0
+    power, decay = (
+        torch.where(up, *(ratio.new_tensor(each) for each in pair)) for pair in zip(rising, falling, strict=True)
+    )
+    return (power * ratio.log() + decay * (1 - ratio)).exp()
+
+
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, clip: float) -> Tensor:
     """Return half the larger squared error of a value and of the value kept within `clip` of the old one, `[n]`."""
     near = old + (values - old).clamp(-clip, clip)
