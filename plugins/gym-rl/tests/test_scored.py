@@ -54,10 +54,12 @@ WEIGHTS: dict[str, Callable[[float, list[float]], float]] = {
     "geo": lambda token, answer: float(0.99 <= math.exp(sum(answer) / len(answer)) <= 1.01),
 }
 PENALTIES: dict[str, Callable[[Tensor, float, float], Tensor]] = {
-    "k2": lambda new, reference, old: (new - reference) ** 2 / 2,
-    "k3": lambda new, reference, old: torch.exp(reference - new) - (reference - new) - 1,
-    "k3_is": lambda new, reference, old: torch.exp(new - old) * (torch.exp(reference - new) - (reference - new) - 1),
-    "k1_in_reward": lambda new, reference, old: torch.zeros(()),
+    "k2": lambda new, reference, sampled: (new - reference) ** 2 / 2,
+    "k3": lambda new, reference, sampled: torch.exp(reference - new) - (reference - new) - 1,
+    "k3_is": lambda new, reference, sampled: (
+        torch.exp(new - sampled) * (torch.exp(reference - new) - (reference - new) - 1)
+    ),
+    "k1_in_reward": lambda new, reference, sampled: torch.zeros(()),
 }
 
 
@@ -85,9 +87,10 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(kl: Any, correction
             columns["old_log_probs"][place],
             [value for value, own in zip(apart, OWNER, strict=True) if own == owner],
         )
-        term = clipped(exact[place], old, columns["advantages"][place])
-        term = term + 0.7 * PENALTIES[kl](exact[place], columns["ref_log_probs"][place], old)
-        wanted = wanted + WEIGHTS[correction](apart[place], answer) * term
+        weight = WEIGHTS[correction](apart[place], answer)
+        wanted = wanted + weight * clipped(exact[place], old, columns["advantages"][place])
+        sampled = columns["sampling_log_probs"][place]
+        wanted = wanted + 0.7 * PENALTIES[kl](exact[place], columns["ref_log_probs"][place], sampled)
     (right,) = torch.autograd.grad(wanted, exact)
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
     torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-6)

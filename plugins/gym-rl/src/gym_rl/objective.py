@@ -87,13 +87,14 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             terms["off_policy_mask_ratio"] = (~kept).float()
         if CHOSEN in batch.columns:
             loss = loss.masked_fill(~batch.columns[CHOSEN], 0.0)
-        if self.penalty:
-            loss = loss + self.config.beta * self.penalty(
-                log_probs, batch.columns["ref_log_probs"], batch.old_log_probs
-            )
         apart = log_ratio(batch.old_log_probs, batch.sampling_log_probs)
         terms["sampling/importance_sampling_ratio/mean"] = self.correction(apart, batch.owner, batch.responses)
         loss = loss * terms["sampling/importance_sampling_ratio/mean"]
+        if (
+            self.penalty
+        ):  # holds to the reference whatever was sampled: a weight of 0 would let go; k3_is has a ratio of its own
+            reference, sampled = batch.columns["ref_log_probs"], batch.sampling_log_probs
+            loss = loss + self.config.beta * self.penalty(log_probs, reference, sampled)
         if batch.entropy:  # that, and the divergence, are of all tokens, not of the one that somebody sampled
             loss = loss - self.config.entropy_coef * said[1]
         if batch.full_kl:
