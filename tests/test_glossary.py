@@ -37,7 +37,8 @@ def judge(completions, log_metric):
 #: end by themselves.
 ELSEWHERE = {"aux_loss", "length_bias", "teaching_groups", "experiences", "cost"}
 ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length", "environment/NAME"}
-ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef", "completions/mean_terminated_length"}
+ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef"}
+ELSEWHERE |= {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}
 FOUND: dict[str, set[str]] = {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
@@ -165,6 +166,18 @@ def test_entropy_and_kl_are_means_over_tokens() -> None:
     assert found["kl"] == pytest.approx(fmean(math.exp(u) - u - 1 for u in apart), rel=1e-5)
     del experience.columns["ref_log_probs"]
     assert "kl" not in rollout_metrics(experience)
+
+
+def test_lengths_are_of_all_and_of_those_that_ended_by_themselves() -> None:
+    experience = made()
+    for ended in ([True] * len(experience.lengths), [False, *[True] * (len(experience.lengths) - 1)]):
+        found = rollout_metrics(replace(experience, finished=torch.tensor(ended)))
+        sizes = [size for size, whole in zip(experience.lengths.tolist(), ended, strict=True) if whole]
+        for name, wanted in {"mean": fmean(sizes), "min": min(sizes), "max": max(sizes)}.items():
+            assert found[f"completions/{name}_terminated_length"] == pytest.approx(wanted)
+        assert found["completions/max_length"] == max(experience.lengths.tolist())
+    none = rollout_metrics(replace(experience, finished=torch.zeros(len(experience.lengths), dtype=torch.bool)))
+    assert not any("terminated" in name for name in none)
 
 
 def test_what_is_as_likely_as_its_entropy_says_measures_it() -> None:

@@ -16,6 +16,7 @@ from gym_rewards import Length
 from gym_rl import RLOO, PolicyGradient, ReinforcePP
 from gym_rl.clipped_objectives import ClippedTokens
 from gym_rl.formulas.kl import ESTIMATORS
+from gym_rl.formulas.loss_aggregation import AGGREGATIONS
 from gym_rl.formulas.off_policy_correction import CORRECTIONS
 from gym_rl.rollouts.experience import Rollout
 from gym_torch.batch import Piece
@@ -106,6 +107,7 @@ def test_without_an_older_policy_the_ratio_is_one_and_the_sampler_is_corrected_f
     apart = (log_probs.detach() - batch.sampling_log_probs).abs()
     difference = metrics["sampling/sampling_logp_difference/mean"].numbers()
     assert list(map(float, difference)) == pytest.approx([float(apart.sum()), len(apart)])
+    assert float(metrics["sampling/sampling_logp_difference/max"].among) == pytest.approx(float(apart.max()))
     assert list(map(float, metrics["ratio/abs_dev"].numbers())) == [0, len(apart)]
     weight = metrics["sampling/importance_sampling_ratio/mean"].numbers()
     assert list(map(float, weight)) == pytest.approx([float(weights.sum()), len(weights)])
@@ -127,6 +129,7 @@ def test_what_is_measured_of_tokens_is_a_mean_over_tokens_however_losses_add_up(
 
 def test_the_keys_name_what_there_is() -> None:
     fields = ReinforcePP.model_fields
+    assert set(get_args(fields["loss_agg_mode"].annotation)) == AGGREGATIONS.keys()
     assert set(get_args(fields["importance_sampling_correction"].annotation)) == CORRECTIONS.keys()
     others = {"k1_in_reward", "full"}  # k1 has no gradient
     assert set(get_args(fields["kl_estimator"].annotation)) == (ESTIMATORS.keys() - {"k1"}) | others

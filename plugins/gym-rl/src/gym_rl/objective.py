@@ -29,6 +29,8 @@ from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, lay_out, segments
 
+MISMATCH = "sampling/sampling_logp_difference"  #: of sampler and trainer, in the log
+
 
 class PolicyObjective(Objective[RolloutBatch, Rollout]):
     """Base of the objectives: write `tokens`; `loss_agg_mode` of the options says how the losses of tokens are aggregated."""
@@ -102,7 +104,9 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         metrics: dict[str, Metric] = {
             name: Ratio(each.sum(), each.new_tensor(len(each))) for name, each in terms.items()
         }
-        metrics["ratio/max"] = Largest(terms["ratio/mean"].amax() if len(loss) else loss.new_zeros(()))
+        for name, among in {"ratio/max": "ratio/mean", f"{MISMATCH}/max": f"{MISMATCH}/mean"}.items():
+            if among in terms:
+                metrics[name] = Largest(terms[among].amax() if len(loss) else loss.new_zeros(()))
         return self.aggregate.total(loss, batch.owner, batch.responses), metrics
 
     def _kept(self, log_probs: Tensor, batch: RolloutBatch, bound: float) -> Tensor:
@@ -114,4 +118,4 @@ def ratio_metrics(log_probs: Tensor, batch: RolloutBatch) -> dict[str, Tensor]:
     """Return, for each token, how far the policy is from the one that sampled and from itself when the round began."""
     apart, ratio = log_ratio(log_probs, batch.sampling_log_probs), token_ratio(log_probs, batch.old_log_probs)
     found = {"approx_kl": apart.exp() - 1 - apart, "ratio/mean": ratio, "ratio/abs_dev": (ratio - 1).abs()}
-    return found | ({"sampling/sampling_logp_difference/mean": apart.abs()} if batch.fresh else {})
+    return found | ({f"{MISMATCH}/mean": apart.abs()} if batch.fresh else {})

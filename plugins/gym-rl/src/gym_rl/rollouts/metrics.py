@@ -49,15 +49,15 @@ def _groups(experience: Experience) -> dict[str, float]:
 
 
 def _lengths(experience: Experience) -> dict[str, float]:
-    """Return the mean length of completions, the bounds, and the mean of those that ended by themselves where any did."""
+    """Return the mean length of completions and the bounds, of all, and of those that ended by themselves where any did."""
     sizes, ended = experience.lengths.double(), experience.finished
-    whole = {"completions/mean_terminated_length": float(sizes[ended].mean())} if ended.any() else {}
-    most, least = float(sizes.max()), float(sizes.min())
+    among = {"": sizes, "terminated_": sizes[ended]}
     return {
-        "completions/mean_length": float(sizes.mean()),
-        "completions/min_length": least,
-        "completions/max_length": most,
-    } | whole
+        f"completions/{name}_{which}length": float(of(some))
+        for which, some in among.items()
+        if len(some)
+        for name, of in {"mean": torch.mean, "min": torch.min, "max": torch.max}.items()
+    }
 
 
 def _turns(experience: Experience) -> dict[str, float]:
