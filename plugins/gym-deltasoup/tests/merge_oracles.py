@@ -70,6 +70,19 @@ def elected(x, weights, normalize):
     return found
 
 
+def sce(x, f=0, density=1.0):
+    spread = x.var(0)
+    kept = int(density * (spread > 0).sum()) if density < 1 else len(spread)
+    chosen = np.argsort(-spread)[:kept]
+    x = np.where(np.isin(np.arange(len(spread)), chosen), x, 0)
+    weights = (x**2).sum(1) / (x**2).sum()
+    found = np.zeros(len(spread))
+    for j in range(len(spread)):
+        agree = [(w, row[j]) for w, row in zip(weights, x, strict=True) if row[j] * x[:, j].sum() > 0]
+        found[j] = sum(w * value for w, value in agree) / sum(w for w, _ in agree) if agree else 0
+    return found
+
+
 def breadcrumbs(x, f=0, top=0.01, bottom=0.85, scale=0.4, weights=None, densities=None):
     size = x.shape[1]
     kept = np.zeros_like(x)

@@ -28,6 +28,8 @@ RULES = [
     (soup.ModelStock(), oracles.model_stock, 0),
     (soup.TIES(), oracles.ties, 0),
     (soup.TIES(density=0.55), lambda x, f: oracles.ties(x, density=0.55), 0),
+    (soup.SCE(), oracles.sce, 0),
+    (soup.SCE(density=0.3), lambda x, f: oracles.sce(x, density=0.3), 0),
     (soup.Breadcrumbs(), oracles.breadcrumbs, 0),
     (soup.Breadcrumbs(top=0.1, bottom=0.3), lambda x, f: oracles.breadcrumbs(x, top=0.1, bottom=0.3), 0),
     (soup.Krum(), oracles.krum, 3),

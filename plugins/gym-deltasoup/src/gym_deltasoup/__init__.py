@@ -13,7 +13,7 @@ _HOMES = {
         "Bulyan CenteredClipping FLTrust GeometricMedian Krum MeaMed Median MultiKrum NormBound SignMajority TrimmedMean"
     ),
     "gym_deltasoup.config.dense": "GreedySoup Karcher ModelStock SLERP TaskArithmetic UniformSoup WeightedMean",
-    "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA TIES",
+    "gym_deltasoup.config.sparse": "Breadcrumbs DARE DELLA SCE TIES",
     "gym_deltasoup.config.community": "AggregationMethod DeltaSoupConfig",
     "gym_deltasoup.delta_soup": "DeltaSoup",
     "gym_deltasoup.rounds.closing": "RoundResult",

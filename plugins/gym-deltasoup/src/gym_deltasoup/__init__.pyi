@@ -27,6 +27,7 @@ from gym_deltasoup.config.robust import SignMajority as SignMajority
 from gym_deltasoup.config.robust import TrimmedMean as TrimmedMean
 from gym_deltasoup.config.sparse import DARE as DARE
 from gym_deltasoup.config.sparse import DELLA as DELLA
+from gym_deltasoup.config.sparse import SCE as SCE
 from gym_deltasoup.config.sparse import TIES as TIES
 from gym_deltasoup.config.sparse import Breadcrumbs as Breadcrumbs
 from gym_deltasoup.delta_soup import DeltaSoup as DeltaSoup

@@ -50,6 +50,35 @@ class TIES(Merger):
         return True
 
 
+class SCE(Merger):
+    """Select, calculate, erase: where changes differ most, they are weighed by their squares (Wan et al. 2024, section 3.2).
+
+    Numbers with the largest variance among the inputs stay. The weight of an input is its share of the sum of all squares that
+    stayed. Of each number those count whose sign is that of the sum of all, and the result is their mean.
+    """
+
+    target: ClassVar[str] = "gym_deltasoup.merging.sce:SCERule"
+    least_inputs: ClassVar[int] = 2
+    needs_base: ClassVar[bool] = True
+
+    density: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the numbers that differ at all that stays. `select_topk` in mergekit."""
+    scope: Scope = "tensor"
+    """Where numbers are chosen and weights computed: in each tensor, as published, or in the whole change."""
+
+    def idempotent(self) -> bool:
+        """Return whether all numbers stay: of equal changes none differs from another."""
+        return self.density == 1
+
+    def order_free(self) -> bool:
+        """Return True: variances and sums have no order."""
+        return True
+
+    def scales(self) -> bool:
+        """Return True: variances keep their order, and shares stay."""
+        return True
+
+
 class Sparsified(Merger):
     """What holds of a merge that first drops parts of each change."""
 
