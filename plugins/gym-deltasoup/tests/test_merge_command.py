@@ -250,8 +250,23 @@ THEIRS = {
             "inputs": [{"stack": [{"path": "a", "layers": [0, 2]}, {"path": "b", "layers": [1, 3]}]}],
         },
     ),
+    "breadcrumbs": (
+        (
+            "{models: [a, {model: b, parameters: {weight: 1, density: 0.5, gamma: 0.1}}, "
+            "{model: c, parameters: {weight: 2, density: 0.5, gamma: 0.1}}], base_model: a}"
+        ),
+        {
+            "merger": {"name": "breadcrumbs", "top": 0.1, "bottom": 0, "rule": {"name": "task_arithmetic", "scale": 1}},
+            "inputs": [{"path": "b", "weight": 1, "density": 0.5}, {"path": "c", "weight": 2, "density": 0.5}],
+            "base": "a",
+        },
+    ),
+    "sce": (
+        "{models: [{model: b}, {model: c}], parameters: {select_topk: 0.1}, base_model: a}",
+        {"merger": {"name": "sce", "density": 0.1}, "inputs": ["b", "c"], "base": "a"},
+    ),
     "della_linear": (
-        "{models: [{model: b}], parameters: {weight: 1, density: 0.5, epsilon: 0.1, lambda: 0.7}, base_model: a}",
+        "{models: [{model: b, parameters: {epsilon: 0.1}}], parameters: {weight: 1, density: 0.5, lambda: 0.7}, base_model: a}",
         {
             "merger": {"name": "della", "epsilon": 0.2, "rule": {"name": "task_arithmetic", "scale": 0.7}},
             "inputs": [{"path": "b", "weight": 1, "density": 0.5}],
@@ -276,7 +291,11 @@ ONE_LAYER = {"sources": [{"model": "a", "layer_range": [0, 1]}]}
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ("merge_method: sce\nmodels: []", r"theirs.yaml:2\n  merge_method: 'sce' is not there"),
+        ("merge_method: nearswap\nmodels: []", r"theirs.yaml:2\n  merge_method: 'nearswap' is not there"),
+        (
+            "merge_method: della\nbase_model: a\nparameters: {epsilon: 0.1}\nmodels: [b, {model: c, parameters: {epsilon: 0.2}}]",
+            r"theirs.yaml:5\n  models\[1\].parameters.epsilon: differs",
+        ),
         ("merge_method: passthrough\nmodels: [a, b]", "`passthrough` takes one model"),
         (
             "merge_method: linear\nslices: [{sources: [a]}]",
@@ -287,7 +306,14 @@ ONE_LAYER = {"sources": [{"model": "a", "layer_range": [0, 1]}]}
             f"merge_method: linear\nparameters: {{weight: [0, 1]}}\nslices: {json.dumps(2 * [ONE_LAYER])}",
             r"parameters of several slices, or along each of them, are not there",
         ),
-        ("merge_method: linear\nmodels: []\ntokenizer_source: union", "tokenizer_source: is not there: vocabularies"),
+        (
+            "merge_method: linear\nmodels: []\ntokenizer_source: union\ntokenizer: {source: base}",
+            "tokenizer_source: says the same as `tokenizer`",
+        ),
+        (
+            "merge_method: linear\nmodels: []\ntokenizer: {tokens: {a: {sorce: b}}}",
+            r"tokenizer.tokens.a.sorce: unknown",
+        ),
         ("merge_method: linear\nmodels: [a]", r"models\[0\].parameters.weight: is required"),
         ("merge_method: ties\nmodels: []\nparameters: {rescale: true}", "`ties` has False"),
         ("merge_method: ties\nmodels: []\nparameters: {gamma: 1}", r"theirs.yaml:4\n  parameters.gamma: unknown key"),

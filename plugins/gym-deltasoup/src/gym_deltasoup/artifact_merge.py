@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from gym_core.record import plain
 from gym_data.location import locate
 from gym_deltasoup.card import card
 from gym_deltasoup.config.by_layer import ByLayer
+from gym_deltasoup.config.vocabulary import TokenizerOptions
 from gym_deltasoup.kinds import Merger, name_of
 from gym_deltasoup.merging.rule import weighted
 from gym_deltasoup.merging.updates import CHUNK, Updates
 from gym_deltasoup.sources.adapters import Adapters
+from gym_deltasoup.sources.chat_template import chosen_template, write_template
 from gym_deltasoup.sources.files import Files
 from gym_deltasoup.sources.group_means import KIND, LAYERS, Changes, LayerChanges
 from gym_deltasoup.sources.inputs import Input, Opened, opened, taken_from_first
 from gym_deltasoup.sources.models import Deltas, Models, Part
+from gym_deltasoup.sources.moved_rows import OfOneVocabulary, vocabulary_of
 from gym_deltasoup.vector_merge import Prepared, check_names, densities_of, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import whole_by_one
@@ -67,6 +71,8 @@ def merge_artifacts(
     evaluate: Evaluation | None = None,
     rank: int | None = None,
     dtype: torch.dtype | None = None,
+    tokenizer: TokenizerOptions | None = None,
+    chat_template: str | None = None,
     announce: Callable[[str], None] | None = None,
     most: int = CHUNK,
 ) -> MergedArtifact:
@@ -83,6 +89,8 @@ def merge_artifacts(
         evaluate: says how good a candidate is; higher is better.
         rank: of the adapter that is written; by default the largest of the inputs.
         dtype: of the model that is written; by default that of each tensor of the inputs.
+        tokenizer: which tokenizer the result has, where those of whole models differ; by default they must be one.
+        chat_template: its text, its name, or `auto` for the most frequent one; by default that of the first input.
         announce: is told what has to be said before anything is merged, such as how much noise there will be.
         most: numbers of all inputs together that are in memory at a time.
 
@@ -101,17 +109,24 @@ def merge_artifacts(
     weights_of(merger, weights, ())  # refused here, before anything is read
     densities_of(merger, densities, ())
     at = trusted_of(merger, names, trusted)
-    found = opened(given, base)
-    taken = taken_from_first(found)
-    if announce is not None:
-        for line in taken:
-            announce(line)
+    found = opened(given, base, any_tokenizer=tokenizer is not None)
     where = None if base is None else locate(base, key="base")
+    template = "" if chat_template is None else chosen_template(chat_template, [each.artifact.path for each in found])
+    taken = [] if tokenizer is not None else taken_from_first(found, template=not template)
     into.parent.mkdir(parents=True, exist_ok=True)
     with whole_by_one(into, "the merged model", "the inputs") as building:
         scratch = building / SCRATCH
         scratch.mkdir()
-        group = group_of(found[0].artifact.kind)(found, where, scratch)
+        make: Callable[..., Models | Adapters] = group_of(found[0].artifact.kind)
+        if tokenizer is not None:
+            first = inputs[0].name or str(inputs[0].path)
+            of_base = None if base is None or where is None else (base, where)
+            vocabulary = vocabulary_of(tokenizer, found, given, of_base, first, scratch / "tokenizer")
+            taken, make = vocabulary.told(), partial(OfOneVocabulary, vocabulary)
+        if announce is not None:
+            for line in taken:
+                announce(line)
+        group = make(found, where, scratch)
         if dtype is not None:
             group.store_as(dtype)
         score = None if evaluate is None else _Score(group, evaluate, scratch / "candidate", base, rank)
@@ -140,6 +155,8 @@ def merge_artifacts(
             "base": None if where is None else {"name": base, "fingerprint": base_fingerprint(where)},
         }
         remove(scratch)
+        if template:
+            write_template(template, building)
         details = {"merge": {"merger": name_of(merger), "inputs": len(found)}, **lost}
         if where is not None:
             details["base_fingerprint"] = report["base"]["fingerprint"]

@@ -6,13 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 from gym_core.component import Config, Slot
 from gym_deltasoup.config import mergekit
 from gym_deltasoup.config.by_layer import ByLayer
 from gym_deltasoup.config.mixing import ByzantineRobust
 from gym_deltasoup.config.options_file import read_options
+from gym_deltasoup.config.vocabulary import TokenizerOptions, as_mapping
 from gym_deltasoup.kinds import Merger
 
 
@@ -71,6 +80,12 @@ class MergeRecipe(Config):
     """Rank of the adapter that is written; by default the largest of the inputs."""
     dtype: Literal["keep", "fp32", "bf16", "fp16"] = "keep"
     """Number format of the model that is written; by default that of the inputs."""
+    tokenizer: Annotated[TokenizerOptions | None, BeforeValidator(as_mapping)] = None
+    """Which tokenizer the result has: `base`, `union` or a path, or a mapping with `source`, `tokens` and `pad_to_multiple_of`.
+    By default all inputs must have one. `tokenizer_source` and `tokenizer` in mergekit."""
+    chat_template: Annotated[str, Field(min_length=1)] | None = None
+    """Chat template of the result: its text, its name, such as `chatml`, or `auto` for the one that most inputs have; by default
+    that of the first input, or of the tokenizer."""
 
     @field_validator("inputs", mode="before")
     @classmethod

@@ -39,6 +39,8 @@ def merged(recipe: MergeRecipe, announce: Callable[[str], None] | None = None) -
         evaluate=None if recipe.evaluate is None else _function(recipe.evaluate),
         rank=recipe.rank,
         dtype=DTYPES[recipe.dtype],
+        tokenizer=recipe.tokenizer,
+        chat_template=recipe.chat_template,
         announce=announce,
     )
 

@@ -41,6 +41,7 @@ METHODS: dict[str, Method] = {
     "nuslerp": Method({"name": "slerp"}, of_model=WHOLE, only={"nuslerp_flatten": True, "nuslerp_row_wise": False}),
     "karcher": Method({"name": "karcher", "max_iter": "$max_iter", "tol": "$tol"}, {"max_iter": 10, "tol": 1e-5}, base="one"),
     "model_stock": Method({"name": "model_stock"}, only={"filter_wise": False}),
+    "sce": Method({"name": "sce", "density": "$select_topk"}, {"select_topk": 1.0}),
     "task_arithmetic": Method(SUM, SCALED, WHOLE, only=PLAIN),
     "ties": Method(
         {**ELECTED, "scope": "tensor"}, {**SCALED, "normalize": True}, {"weight": GIVEN, "density": 1.0}, only={"rescale": False}
@@ -54,13 +55,11 @@ METHODS: dict[str, Method] = {
     "della_linear": Method({**DELLA, "rule": SUM}, {**THINNED, "epsilon": 0.15}, SHARE, only={"normalize": False}),
     "della": Method({**DELLA, "rule": ELECTED}, {**THINNED, "epsilon": 0.15, "normalize": True}, SHARE),
 }  # fmt: skip
+SHARED = {"gamma", "epsilon"}  #: parameters that each model may have there, and the merge alone has here
 FREE = {"int8_mask"}  #: parameters that change no number of the result
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 ABSENT = {
     "modules": "models of several parts are merged as one; write `models`",
-    "tokenizer_source": "vocabularies are not merged: inputs have one tokenizer",
-    "tokenizer": "vocabularies are not merged: inputs have one tokenizer",
-    "chat_template": "the chat template is that of the first input",
 }
 
 
@@ -81,6 +80,7 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     if not isinstance(models, list) or not isinstance(said, dict):
         found.add(("models",), "is a list of models, and `parameters` a mapping")
         return data
+    said, models = _shared(method, said, models, base, found)
     for key, only in method.only.items():
         if said.get(key, only) != only:
             found.add(("parameters", key), f"is not there: `{name}` has {only}", "leave it out")
@@ -99,7 +99,44 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     told = {"merger": _filled(method.merger, values), "inputs": inputs, "dtype": dtype[1] or dtype[0]}
     told["dtype"] = DTYPES.get(told["dtype"], told["dtype"])
     told["base"] = base if method.base == "origin" else None
+    told["tokenizer"] = _tokenizer(data.pop("tokenizer", None), data.pop("tokenizer_source", None), base, found)
     return data | {key: value for key, value in told.items() if value is not None}
+
+
+def _shared(
+    method: Method, said: Mapping[str, Any], models: list[Any], base: Any, found: Findings
+) -> tuple[Mapping[str, Any], list[Any]]:
+    """Return parameters of the merge with what all models say alike, and models without that."""
+    shared = SHARED & method.parameters.keys()
+    own = [dict(each.get("parameters") or {}) if isinstance(each, dict) else {} for each in models]
+    for key in sorted(shared):
+        told = [(n, each.get(key, said.get(key))) for n, each in enumerate(own) if _model(models[n]) != base]
+        if differing := next((n for n, value in told if value != told[0][1]), None):
+            path = ("models", differing, "parameters", key)
+            found.add(
+                path, "differs from that of the model before, and there is one for all", "give all models the same"
+            )
+        elif told and told[0][1] is not None:
+            said = {**said, key: told[0][1]}
+    kept = [{key: value for key, value in each.items() if key not in shared} for each in own]
+    return said, [
+        {**each, "parameters": rest} if isinstance(each, dict) and each.get("parameters") else each
+        for each, rest in zip(models, kept, strict=True)
+    ]
+
+
+def _model(said: Any) -> Any:
+    return said.get("model") if isinstance(said, dict) else said
+
+
+def _tokenizer(said: Any, source: Any, base: Any, found: Findings) -> Any:
+    """Return which tokenizer the result has, in which the base of the file has the first word."""
+    if source is not None:
+        if said is not None:
+            found.add(("tokenizer_source",), "says the same as `tokenizer`", "keep one of them")
+        _moved(found, ("tokenizer_source",), ("tokenizer", "source"))
+        said = {"source": source}
+    return {"base": base, **said} if isinstance(said, dict) and base is not None else said
 
 
 def _inputs(

@@ -36,8 +36,8 @@ class Changes(Models):
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at all."""
         assert base is not None, "changes are made of a base"
-        self.first, self.base = base, numbers_of(base, str(base), "base")
-        self.layout = self.base
+        self.first = self.tokenizer = base
+        self.base = self.layout = numbers_of(base, str(base), "base")
         changes = [tensors_of(each.artifact.path) for each in inputs]
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
         self.contributions = [Change(each) for each in changes]

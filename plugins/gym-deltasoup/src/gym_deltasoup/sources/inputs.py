@@ -15,6 +15,7 @@ from gym_core import Artifact, GymError
 from gym_core.files import expanded
 from gym_data.location import lasting, locate
 from gym_deltasoup.config.by_layer import ByLayer
+from gym_deltasoup.sources.chat_template import template_of
 from gym_deltasoup.sources.stacks import COUNT, EACH, Piece, checked, configured, is_whole
 from gym_manage.recorded import artifact_in
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
@@ -24,6 +25,7 @@ from gym_torch.model_files import HEAD, weight_files
 FREE = ("transformers_version", "architectures", "use_cache", "dtype", "torch_dtype")
 """Keys of `config.json` that change nothing that a model of these tensors computes of tokens; nor do those that end in
 `_token_id`, and notes of libraries."""
+SIZE = "vocab_size"  #: key of `config.json` that differs where vocabularies do
 NOTES = ("_", "unsloth_")  #: how keys begin that libraries write for themselves
 
 
@@ -61,8 +63,11 @@ class Opened:
         }
 
 
-def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
-    """Look at all inputs. Raises GymError for one that cannot be merged, or is of another kind or base than the first."""
+def opened(inputs: Sequence[Input], base: str | None, any_tokenizer: bool = False) -> list[Opened]:
+    """Look at all inputs, which have one tokenizer but with `any_tokenizer`.
+
+    Raises GymError for one that cannot be merged, or is of another kind or base than the first.
+    """
     print_of = base_fingerprint(locate(base, key="base")) if base is not None else ""
     found: list[Opened] = []
     for each in inputs:
@@ -95,7 +100,7 @@ def opened(inputs: Sequence[Input], base: str | None) -> list[Opened]:
         found.append(Opened(name, artifact, files, kept))
     if base is None:
         _one_base([each for each in found if each.artifact.kind == "adapter" and each.artifact.base])
-    _same_models(found)
+    _same_models(found, any_tokenizer)
     return found
 
 
@@ -169,16 +174,25 @@ def _print_of(adapter: Opened) -> str:
         return lasting(artifact.base)
 
 
-def _same_models(found: Sequence[Opened]) -> None:
+def _same_models(found: Sequence[Opened], any_tokenizer: bool) -> None:
     """Raise GymError where configurations or tokenizers differ in what decides what is computed."""
     for read, what in ((computes, "configuration"), (_vocabulary, "tokenizer")):
+        if any_tokenizer and what == "tokenizer":
+            continue
         known = [(each, _of_stack(each, value)) for each in found if (value := read(each.artifact)) is not None]
         for each, value in known[1:]:
             first, wanted = known[0]
             differing = sorted(key for key in {*value, *wanted} if value.get(key) != wanted.get(key))
+            differing = [key for key in differing if not (any_tokenizer and key == SIZE)]
             if differing:
                 why = f"{each.name} has another {what} than {first.name}: `{differing[0]}` differs"
-                raise GymError(why, where=str(each.artifact.path), key="inputs", fix="merge models of one kind alone")
+                other = what == "tokenizer" or differing == [SIZE]
+                fix = (
+                    "say which one the result has: `tokenizer: base`, `union` or a path"
+                    if other
+                    else "merge models of one kind alone"
+                )
+                raise GymError(why, where=str(each.artifact.path), key="inputs", fix=fix)
 
 
 def _of_stack(each: Opened, told: dict[str, Any]) -> dict[str, Any]:
@@ -189,23 +203,23 @@ def _of_stack(each: Opened, told: dict[str, Any]) -> dict[str, Any]:
     return told | {key: of.get(key) for key in (COUNT, *EACH) if key in told}
 
 
-def taken_from_first(found: Sequence[Opened]) -> list[str]:
-    """Return what the result has of the first input alone though others have another one, for it has no mean."""
+def taken_from_first(found: Sequence[Opened], template: bool = True) -> list[str]:
+    """Return what the result has of the first input alone though others have another one, for it has no mean.
+
+    Without `template`, that is said elsewhere.
+    """
     first, told = found[0], []
     if first.artifact.kind not in ("model", "adapter"):  # whose result has the files of the base
         return []
-    for read, what, has in ((_template, "another chat template", "that of"), (_stops, "other stop tokens", "those of")):
+    read_of = [(_stops, "other stop tokens", "those of")]
+    if template:
+        read_of.insert(0, (template_of, "another chat template", "that of"))
+    for read, what, has in read_of:
         kept = read(first.artifact.path)
         other = next((each for each in found[1:] if read(each.artifact.path) not in ("", kept)), None)
         if other is not None:
             told.append(f"{other.name} has {what}, and the result {has if kept else 'none, as'} {first.name}")
     return told
-
-
-def _template(path: Path) -> str:
-    files = sorted(path.glob("chat_template.*"))
-    inside = _json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").is_file() else {}
-    return "\n".join(each.read_text(encoding="utf-8") for each in files) or str(inside.get("chat_template") or "")
 
 
 def _stops(path: Path) -> str:

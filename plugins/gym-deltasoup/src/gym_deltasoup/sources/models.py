@@ -42,8 +42,8 @@ class Models:
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at the headers of all files. Raises GymError where tensors differ in name, shape or number format."""
         self.first, self.stack = inputs[0].artifact.path, inputs[0].stack
-        self.base = None if base is None else numbers_of(base, str(base), "base")
-        all_of = [tensors_of_input(each) for each in inputs]
+        self.tokenizer = self.first
+        self.base, all_of = self._read(inputs, base, scratch)
         self.layout = all_of[0]
         for each, tensors in zip(inputs[1:], all_of[1:], strict=True):
             same_tensors(each.name, tensors, inputs[0].name, self.layout)
@@ -52,6 +52,13 @@ class Models:
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
         self.contributions: list[Contribution] = [Weights(tensors, self.base) for tensors in all_of]
         self._same_integers(inputs, all_of)
+
+    def _read(
+        self, inputs: Sequence[Opened], base: Path | None, scratch: Path
+    ) -> tuple[dict[str, Stored] | None, list[dict[str, Stored]]]:
+        """Return the tensors of the base, if there is one, and of each input."""
+        of_base = None if base is None else numbers_of(base, str(base), "base")
+        return of_base, [tensors_of_input(each) for each in inputs]
 
     @property
     def has_base(self) -> bool:
@@ -85,7 +92,7 @@ class Models:
             if name not in self.shapes:
                 _put(into / places[name].file, places[name].offset, each.read(0, each.numbers))
         self.configure(into)
-        copy_tokenizer(self.first, into)
+        copy_tokenizer(self.tokenizer, into)
         return {}
 
     def configure(self, into: Path) -> None:
@@ -126,8 +133,8 @@ class Deltas(Models):
         if base is None:
             why = "deltas are merged over the base that they belong to, and none is named"
             raise GymError(why, key="base", fix="name the model that they were made from")
-        self.first, self.base = base, numbers_of(base, str(base), "base")
-        self.layout = self.base
+        self.first = self.tokenizer = base
+        self.base = self.layout = numbers_of(base, str(base), "base")
         self.shapes = {name: each.shape for name, each in sorted(self.layout.items()) if each.dtype.is_floating_point}
         self.changed = inputs[0].artifact.details.get("config", {})  #: in the configuration of the base, by all of them
         self.contributions = []
