@@ -292,7 +292,7 @@ def test_adapters_that_are_something_else_are_refused(bench, base, adapters, tun
     pairs = {"model.layers.0.self_attn.q_proj": halves}
     refused("another base", write_lora(tmp_path / "d", str(bench.model(7)), LoraFile(2, 1.0, pairs)), str(base))
     changed(adapters[1], "adapter_config.json", lambda told: told.update(use_dora=True))
-    refused("only a plain LoRA", adapters[1])
+    refused(r"\n  inputs: only a plain LoRA.* use_dora\n", adapters[1])
 
 
 def test_deltas_are_merged_over_their_base(bench, base, tuned, tmp_path):

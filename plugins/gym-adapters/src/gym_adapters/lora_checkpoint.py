@@ -24,6 +24,7 @@ from gym_data.location import artifact_at
 from gym_torch.checkpoints.peft_folder import TWICE
 from gym_torch.kinds import Adapter
 
+KEY = "adapter.adapter_name_or_path"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROUNDED = "loftq.safetensors"  #: what a base was rounded beside, in the folder of an adapter that corrects the rounding
 PREFIX = "base_model.model."  #: what peft puts before the names of a model's modules
@@ -63,17 +64,16 @@ class LoraFile:
 
 def adapter_at(name: str | Path) -> Path:
     """Return the folder of an adapter, by a name that `artifact_at` knows. Raises GymError for a whole model."""
-    key = "adapter.adapter_name_or_path"
-    found = artifact_at(str(name), key=key)
+    found = artifact_at(str(name), key=KEY)
     if found.kind != "adapter":
         why = f"holds a {found.kind}, not an adapter"
-        raise GymError(why, where=str(found.path), key=key, fix=f"begin with it: `model: {name}`, without this key")
+        raise GymError(why, where=str(found.path), key=KEY, fix=f"begin with it: `model: {name}`, without this key")
     return found.path
 
 
-def read_lora(path: Path, goes_on: bool = False) -> LoraFile:
-    """Read the LoRA in a folder. Raises GymError where it is none, or more than that; one that `goes_on` may have modules that
-    trained whole.
+def read_lora(path: Path, goes_on: bool = False, key: str = KEY) -> LoraFile:
+    """Read the LoRA in a folder, which `key` named. Raises GymError where it is none, or more than that; one that `goes_on` may
+    have modules that trained whole.
     """
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
@@ -82,9 +82,9 @@ def read_lora(path: Path, goes_on: bool = False) -> LoraFile:
     if config.get("peft_type") != "LORA" or odd:
         kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
         raise GymError(
-            f"only a plain LoRA can stand beside another; this one {kind}",
+            f"only a plain LoRA can stand beside another, or be merged with it; this one {kind}",
             where=str(path),
-            key="adapter.adapter_name_or_path",
+            key=key,
             fix="merge it into the model first: gym export",
         )
     first = str(config.get("init_lora_weights")).lower()
@@ -92,7 +92,7 @@ def read_lora(path: Path, goes_on: bool = False) -> LoraFile:
         raise GymError(
             "this adapter belongs to a base that was changed for it, not to the model as it was",
             where=str(path),
-            key="adapter.adapter_name_or_path",
+            key=key,
             fix="merge it: gym export; one of peft, convert: save_pretrained(path_initial_model_for_weight_conversion=...)",
         )
     try:

@@ -22,13 +22,14 @@ class LoraProduct:
 
     def __init__(self, path: Path) -> None:
         """Look at the adapter. Raises GymError where it is no plain LoRA of linear layers."""
-        lora = read_lora(path)
+        lora = read_lora(path, key="inputs")
         if not lora.pairs:
             raise GymError("it changes no layer: there are no weights in it", where=str(path), key="inputs")
         odd = next((name for name, halves in lora.pairs.items() if set(halves) != {"lora_A", "lora_B"}), None)
         odd = odd or next(iter(lora.beside), None)
         if odd is not None:
-            raise GymError(f"{odd} is no linear layer with a pair A, B", where=str(path), fix="merge it: gym export")
+            why = f"{odd} is no linear layer with a pair A, B"
+            raise GymError(why, where=str(path), key="inputs", fix="merge it into the model first: gym export")
         self.path, self.rank, self.scaling = path, lora.rank, lora.scaling
         self.shapes = {
             name: (halves["lora_B"].shape[0], halves["lora_A"].shape[1]) for name, halves in sorted(lora.pairs.items())
