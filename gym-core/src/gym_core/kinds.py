@@ -60,6 +60,10 @@ class Exporter(Component):
     compares: ClassVar[str] = "weights"
     """What of an artifact is compared with its source: `weights`, read back by name, or the `logits` of its runtime."""
 
+    def named(self, name: str) -> Artifact | None:
+        """Return the model that a name means where it is no folder, such as an id on the Hub; None where it knows no names."""
+        return None
+
     def error_bound(self) -> float:
         """Return the largest error of that comparison with these options, relative (Frobenius), for weights in fp32."""
         return 0.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gym_core import Artifact, Exporter
 from gym_core.cli import run
 from gym_core.errors import BUSY, FAILED, OK, USAGE
 from gym_core.record import RunRecord
@@ -50,6 +51,17 @@ def test_a_run_that_is_not_there_is_answered_with_one_that_is(finished, tmp_path
     for name, advice in (("rnu", f"did you mean `{finished}`?"), ("nothing/at/all", "name the `output` of a run")):
         assert run(["export", str(tmp_path / name), "--to", "toy-shout"]) == USAGE
         assert "is no run" in (said := capsys.readouterr().err) and advice in said
+
+
+def test_a_name_of_no_folder_is_a_model_where_the_exporter_knows_names(finished, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["export", "org/model", "--to", "toy-shout"]) == FAILED
+    assert "it is not known where to write" in capsys.readouterr().err
+    assert run(["export", "org/model", "--to", "toy-shout", "--into", "a/b"]) == USAGE  # it knows none
+    monkeypatch.setattr(Exporter, "named", lambda self, name: Artifact(Path(name)))
+    assert run(["export", "org/model", "--to", "toy-shout", "--into", "a/b"]) == OK
+    assert Path("a/b").read_text() == "model!"
+    assert run(["export", "rnu", "--to", "toy-shout"]) == USAGE and "did you mean `run`" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_there_is_answered_with_those_that_are(finished, capsys):

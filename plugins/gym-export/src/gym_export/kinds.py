@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_core import Exporter
+from gym_core import Artifact, Exporter
 
 
 class CertifiedExporter(Exporter):
@@ -20,3 +20,9 @@ class CertifiedExporter(Exporter):
     """`module:class` of a `gym_export.format.Format`, called with this configuration."""
     allow_unverified: bool = False
     """Whether to write where the runtime that the artifact is for is not installed; the certificate then says `unverified`."""
+
+    def named(self, name: str) -> Artifact:
+        """Return the model of a family, or of an id on the Hub. Raises what `gym_data.location.artifact_at` raises."""
+        from gym_data.location import artifact_at
+
+        return artifact_at(name)

@@ -17,7 +17,7 @@ from gym_core.files import expanded
 from gym_core.loading import load, load_component
 from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
-from gym_manage.recorded import Recorded, artifact_in, found_in
+from gym_manage.recorded import RECORD, Recorded, artifact_in, found_in, may_be_name
 from gym_manage.reopened import options, reopened
 
 #: Lies beside what an exporter wrote: by which, with which options, and how well it agreed.
@@ -43,7 +43,8 @@ def export(
 ) -> None:
     """Export what a finished RUN made, or RUN/checkpoints/step-...; `best` is the best one. KEY=VALUE sets an option.
 
-    RUN may also be the folder of an artifact, of an adapter as peft writes it, or of a model of transformers, with --into.
+    RUN may also be the folder of an artifact, of an adapter as peft writes it, or of a model of transformers, a family, or an id
+    on the Hub, with --into.
 
     `gym plugins list --kind exporters` names them, and `gym plugins show gguf` lists the options of one.
     RUN/model is what was trained, an adapter as peft loads it; `safetensors` adds an adapter to its base.
@@ -59,7 +60,7 @@ def export(
         path = _of_file(run, into)
         click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
         return
-    found = found_in(run)
+    found = _named(run, name, overrides, into) if may_be_name(run) else found_in(run)
     if base is not None:
         found = replace(found, artifact=_based_on(found.artifact, base))  # exporters check that it is the same one
     if verify:
@@ -80,6 +81,17 @@ def export(
     target = into or found.place(f"export/{name.rpartition('/')[2]}")
     path = _exported(found, options(name, overrides), target)
     click.echo(json.dumps({"export": str(path)}) if as_json else f"wrote {path}")
+
+
+def _named(run: Path, exporter: str | None, overrides: tuple[str, ...], into: Path | None) -> Recorded:
+    """Return the model that a name means to an exporter. Raises GymError where it means none, or nobody says where to write."""
+    if into is None and any(run.parent.glob(f"*/{RECORD}")):
+        return found_in(run)  # which says what run was meant
+    if into is None:
+        why = "is the name of no folder here; of a family or a model of the Hub it is not known where to write"
+        raise GymError(why, where=str(run), fix="say it: --into FOLDER; or name the output of a run")
+    found = _exporter(options(exporter or "safetensors", overrides), Findings({})).named(str(run))
+    return found_in(run) if found is None else Recorded(run, found, found, {}, "")
 
 
 def _of_file(file: Path, into: Path | None) -> Path:

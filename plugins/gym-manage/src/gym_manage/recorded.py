@@ -16,6 +16,7 @@ from typing import Any
 from gym_core.artifact import FILE, Artifact
 from gym_core.discovery import nearest
 from gym_core.errors import BusyError, GymError, RecipeError
+from gym_core.files import expanded
 from gym_core.record import RunRecord
 
 PEFT = "adapter_config.json"  #: marks a folder that peft wrote
@@ -83,6 +84,14 @@ def found_in(path: Path) -> Recorded:
     if _made_by_run(path) is not None:  # RUN/model: what is made of it goes where that of the run does
         return replace(recorded(path.parent), trained=artifact, artifact=artifact)
     return Recorded(path, artifact, artifact, {}, "")
+
+
+def may_be_name(path: Path) -> bool:
+    """Whether it is no folder, and does not lie in one: then it may name a family, or a model on the Hub."""
+    said = expanded(str(path))
+    return not (said.is_dir() or is_run(said) or said.is_absolute()) and (
+        said.parent == Path() or not said.parent.is_dir()
+    )
 
 
 def is_run(folder: Path) -> bool:

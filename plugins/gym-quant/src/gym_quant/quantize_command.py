@@ -10,7 +10,7 @@ import click
 
 from gym_core import GymError
 from gym_data.location import artifact_at
-from gym_manage.recorded import Recorded, found_in, is_run
+from gym_manage.recorded import Recorded, found_in, may_be_name
 from gym_manage.reopened import options, reopened
 
 CHATS = {"model": "", "data": "", "algorithm": "sft"}
@@ -36,7 +36,7 @@ def quantize(
 
     Example: `gym quantize runs/first --with awq bits=4`
     """
-    found = _named(run) if _may_be_name(run) else found_in(run)
+    found = _named(run) if may_be_name(run) else found_in(run)
     said = found.recipe.get("quantization")
     chosen = (
         {**said, **options(said["name"], overrides)} if said and name is None else options(name or "rtn", overrides)
@@ -60,11 +60,6 @@ def quantize(
     target = into or found.place(f"quantized-{chosen['name'].rpartition('/')[2]}")
     made = hook.quantize(run=again, artifact=trained, into=target)
     click.echo(json.dumps({"quantized": str(made.path)}) if as_json else f"wrote {made.path}")
-
-
-def _may_be_name(run: Path) -> bool:
-    """Whether it is no folder, and does not lie in one: then it names a family, or a model on the Hub."""
-    return not (run.is_dir() or is_run(run) or run.is_absolute()) and (run.parent == Path() or not run.parent.is_dir())
 
 
 def _named(name: Path) -> Recorded:
