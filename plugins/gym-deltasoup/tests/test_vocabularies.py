@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,21 @@ def test_vocabularies_that_cannot_be_one_are_refused(family, tmp_path, inputs, t
     with pytest.raises(GymError, match=match):
         merged(family, tmp_path, {}, **said)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_base_has_the_tokens_of_its_models_where_they_have_them(family, tmp_path):
+    """Of the same size it would be taken for theirs, and what was subtracted is the row of another token."""
+    base = shutil.copytree(family["base"], tmp_path / "other")
+    told = json.loads((base / "tokenizer.json").read_text())
+    words = told["model"]["vocab"]
+    words["at"], words["the"] = words["the"], words["at"]
+    (base / "tokenizer.json").write_text(json.dumps(told))
+    said = {"merger": "task_arithmetic", "inputs": [str(family["base"])]}
+    with pytest.raises(GymError, match=r"the token '\w+' is number .*\n.*`tokenizer: base`"):
+        merged(family, tmp_path, {}, base=str(base), **said)
+    made = merged(family, tmp_path, {}, base=str(base), tokenizer="base", **said)
+    change = row(family["base"], TABLES[0], "at") - row(base, TABLES[0], "at")
+    torch.testing.assert_close(row(made, TABLES[0], "at"), row(base, TABLES[0], "at") + 0.4 * change)
 
 
 def test_what_stands_beside_a_base_has_its_vocabulary(bench, tmp_path):

@@ -30,6 +30,7 @@ from gym_deltasoup.sources.group_means import KIND, LAYERS, Changes, LayerChange
 from gym_deltasoup.sources.inputs import Input, Opened, opened, taken_from_first
 from gym_deltasoup.sources.models import Deltas, Models, Part
 from gym_deltasoup.sources.moved_rows import OfOneVocabulary, vocabulary_of
+from gym_deltasoup.sources.vocabulary import check_same_tokens
 from gym_deltasoup.vector_merge import Prepared, check_names, densities_of, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import whole_by_one
@@ -111,6 +112,8 @@ def merge_artifacts(
     at = trusted_of(merger, names, trusted)
     found = opened(given, base, any_tokenizer=tokenizer is not None)
     where = None if base is None else locate(base, key="base")
+    if where is not None and tokenizer is None and found[0].artifact.kind == "model":
+        check_same_tokens(found[0].name, found[0].artifact.path, str(base), where)
     template = "" if chat_template is None else chosen_template(chat_template, [each.artifact.path for each in found])
     taken = [] if tokenizer is not None else taken_from_first(found, template=not template)
     into.parent.mkdir(parents=True, exist_ok=True)

@@ -167,6 +167,18 @@ def _vocabulary(folder: Path) -> dict[str, int]:
         raise GymError(why, where=str(folder), key=KEY, fix="fetch the model again") from error
 
 
+def check_same_tokens(name: str, path: Path, base: str, folder: Path) -> None:
+    """Raise GymError where tokens of a model have other numbers in its base; either may have more tokens than the other."""
+    if not all((each / "tokenizer.json").is_file() for each in (path, folder)):
+        return
+    own, of_base = _vocabulary(path), _vocabulary(folder)
+    moved = next((token for token, number in own.items() if of_base.get(token, number) != number), None)
+    if moved is not None:
+        why = f"the token {moved!r} is number {own[moved]:,} in {name}, and number {of_base[moved]:,} in {base}"
+        fix = "name the base that it was trained from, or say which tokenizer the result has: `tokenizer: base`"
+        raise GymError(why, where=str(folder), key="base", fix=fix)
+
+
 def with_ids(told: dict[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the numbers of tokens, such as `eos_token_id`, that another one has."""
     kept = {key: value for key, value in told.items() if not key.endswith("_token_id")}
