@@ -321,6 +321,7 @@ ONE_LAYER = {"sources": [{"model": "a", "layer_range": [0, 1]}]}
             "merge_method: slerp\nmodels: [a, b]\nparameters: {t: 2}",
             r"theirs.yaml:4\n  parameters.t: .* less than or equal to 1",
         ),
+        ("merge_method: slerp\nmodels: [a, b+c]\nparameters: {t: 1}", r"models\[1\]: `b\+c` is a model and an adapter"),
         ("models: []", "did you mean `inputs`"),
         ("base_model: tiny", "did you mean `base`"),
         ("merger: {name: ties, lambda: 1}", "did you mean `scale`"),

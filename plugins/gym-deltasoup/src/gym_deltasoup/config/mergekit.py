@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gym_core.sections import Findings, dotted
 
 MARK = "merge_method"  #: a key that only files of mergekit have
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 
 class Method(NamedTuple):
@@ -145,11 +146,14 @@ def _inputs(
     """Return the models as inputs, with the parameters that `said` has for all of them. Adds a problem for one that is none."""
     inputs: list[dict[str, Any]] = []
     for number, each in enumerate(models):
-        path: Path = ("models", number)
+        path: Place = ("models", number)
         told: Any = {"model": each} if isinstance(each, str) else each
         known = isinstance(told, dict) and not told.keys() - {"model", "parameters", "stack"}
         if not known or not isinstance(told.get("model"), str):
             found.add(path, "is no path, nor a mapping with `model` and `parameters`")
+        elif "+" in told["model"] and not Path(told["model"]).exists():
+            fix = "make it whole, and name that: `gym export ADAPTER --base MODEL --into FOLDER`"
+            found.add(path, f"`{told['model']}` is a model and an adapter, which are not added here", fix)
         elif method.base != "origin" or told["model"] != base:
             own = {key: said[key] for key in method.of_model if key in said} | (told.get("parameters") or {})
             _moved(found, path, ("inputs", len(inputs)))
@@ -174,7 +178,7 @@ def _stacks(slices: Any, said: Mapping[str, Any], found: Findings) -> list[dict[
             found.add(("slices", number), "is no mapping with `sources` alone, as many in each slice")
             return models
         for place, told in enumerate(sources):
-            path: Path = ("slices", number, "sources", place)
+            path: Place = ("slices", number, "sources", place)
             if (
                 not isinstance(told, dict)
                 or told.keys() - {"model", "layer_range", "parameters"}
@@ -202,12 +206,12 @@ def _along(said: Any) -> bool:
     return isinstance(said, list) and any(not isinstance(each, dict) or _along(each) for each in said)
 
 
-def _moved(found: Findings, source: Path, target: Path) -> None:
+def _moved(found: Findings, source: Place, target: Place) -> None:
     """Let problems of an option name the key that the file has."""
     found.marks[target], found.keys[target] = found.where(source), dotted(source)
 
 
-def _values(wanted: Mapping[str, Any], said: Mapping[str, Any], path: Path, found: Findings) -> dict[str, Any]:
+def _values(wanted: Mapping[str, Any], said: Mapping[str, Any], path: Place, found: Findings) -> dict[str, Any]:
     """Return parameters by name, each as `gym_deltasoup.config.by_layer` has it. Adds a problem for one that is not there."""
     for key in said.keys() - wanted.keys() - FREE:
         found.add((*path, key), "unknown key", f"this method has {', '.join(wanted) or 'no parameters'}")
@@ -219,7 +223,7 @@ def _values(wanted: Mapping[str, Any], said: Mapping[str, Any], path: Path, foun
     return values
 
 
-def _by_layer(said: Any, path: Path, found: Findings) -> Any:
+def _by_layer(said: Any, path: Place, found: Findings) -> Any:
     """Return a value, of which `[{filter: mlp, value: 1}, ...]` becomes a mapping."""
     if not isinstance(said, list) or not any(isinstance(each, dict) for each in said):
         return said
