@@ -67,27 +67,40 @@ def row(path: Path, table: str, token: str):
     return load_file(path / "model.safetensors")[table][vocabulary[token]] if token in vocabulary else None
 
 
-@pytest.mark.parametrize(("source", "begun"), [("union", "chat"), ("base", "chat"), ("sums", "sums")])
-def test_rows_go_to_where_their_token_is(family, tmp_path, source, begun):
-    names = {"chat": 0.25, "tool": 0.5, **({} if source == "union" else {"sums": 0.25})}
+def lacks(path: Path, tokens: set[str]) -> bool:
+    return not tokens <= set(AutoTokenizer.from_pretrained(path).get_vocab())
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "like", "stops"),
+    [
+        ("union", {"tool": 0.5, "chat": 0.25}, "chat", "tool"),
+        ("base", {"chat": 0.25, "tool": 0.5, "sums": 0.25}, "chat", "chat"),
+        ("sums", {"chat": 0.25, "tool": 0.5, "sums": 0.25}, "sums", "sums"),
+    ],
+)
+def test_rows_go_to_where_their_token_is(family, tmp_path, source, names, like, stops):
+    first = next(iter(names))
     asked = str(family["sums"]) if source == "sums" else source
     made = merged(family, tmp_path, names, tokenizer=asked)
     vocabulary = AutoTokenizer.from_pretrained(made).get_vocab()
-    wanted = set(AutoTokenizer.from_pretrained(family[begun]).get_vocab())
+    wanted = set(AutoTokenizer.from_pretrained(family[like]).get_vocab())
     assert set(vocabulary) == wanted
     found = load_file(made / "model.safetensors")
     for table in TABLES:
         for token, number in vocabulary.items():
             rows = {name: row(family[name], table, token) for name in names}
             have = [each for each in rows.values() if each is not None]
-            other = rows["chat"] if rows["chat"] is not None else sum(have) / len(have)
-            mean = sum(w * (other if rows[name] is None else rows[name]) for name, w in names.items()) / sum(
-                names.values()
-            )
-            torch.testing.assert_close(found[table][number], mean)
+            other = rows[first] if rows[first] is not None else sum(have) / len(have)
+            mixed = sum(w * (other if rows[name] is None else rows[name]) for name, w in names.items())
+            torch.testing.assert_close(found[table][number], mixed / sum(names.values()))
+    said = json.loads((made / "merge.json").read_text())["taken_from_first"]
+    assert {line.split(" lacks ")[0] for line in said} == {
+        str(family[name]) for name in names if lacks(family[name], wanted)
+    }
     told = AutoModelForCausalLM.from_pretrained(made)
     assert told.config.vocab_size == len(vocabulary) == told.get_input_embeddings().weight.shape[0]
-    assert told.config.eos_token_id == json.loads((family[begun] / "config.json").read_text())["eos_token_id"]
+    assert told.config.eos_token_id == json.loads((family[stops] / "config.json").read_text())["eos_token_id"]
     assert json.loads((made / "generation_config.json").read_text())["eos_token_id"] == told.config.eos_token_id
 
 

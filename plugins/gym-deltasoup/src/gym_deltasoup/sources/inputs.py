@@ -188,7 +188,7 @@ def _same_models(found: Sequence[Opened], any_tokenizer: bool) -> None:
                 why = f"{each.name} has another {what} than {first.name}: `{differing[0]}` differs"
                 other = what == "tokenizer" or differing == [SIZE]
                 fix = (
-                    "say which one the result has: `tokenizer: base`, `union` or a path"
+                    "say which one the result has: `tokenizer: base`, `union` or a path; layers of one stack need one"
                     if other
                     else "merge models of one kind alone"
                 )

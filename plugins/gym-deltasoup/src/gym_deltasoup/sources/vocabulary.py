@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from gym_data.tokenizer_files import read_tokenizer
 from gym_deltasoup.config.vocabulary import RowOptions, TokenizerOptions
 
 KEY = "tokenizer"
+STOPS = "generation_config.json"
 ZERO = -1  #: in place of a model: zeros
 
 
@@ -105,6 +107,8 @@ def unified(options: TokenizerOptions, members: Sequence[Member], usual: str, sc
         tokenizer = tokenizer_of(begun)
         tokenizer.add_tokens([*further.values()])
         tokenizer.save_pretrained(scratch)
+        if (begun / STOPS).is_file():  # whose numbers stay, as what is added comes behind them
+            shutil.copyfile(begun / STOPS, scratch / STOPS)
         folder = scratch
         has = _vocabulary(folder)
     every = options.pad_to_multiple_of or 1
