@@ -100,7 +100,16 @@ class Sparsified(Merger):
         return self.rule.scales()
 
 
-class DARE(Sparsified):
+class Drawn(Sparsified):
+    """What holds of a merge that drops numbers at random."""
+
+    rescale: bool = True
+    """Whether the others are enlarged, so that each change keeps its mean."""
+    seed: Seed = 0
+    """What is drawn follows from this, from the name of the input and from the place of the number."""
+
+
+class DARE(Drawn):
     """Numbers of each change are dropped at random, and the others enlarged: `m_i x_i / (1 - p)`.
 
     Yu et al. 2023, section 3.2.
@@ -110,13 +119,9 @@ class DARE(Sparsified):
 
     drop_rate: Share = 0.9
     """Probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
-    rescale: bool = True
-    """Whether the others are enlarged, so that each change keeps its mean."""
-    seed: Seed = 0
-    """What is drawn follows from this, from the name of the input and from the place of the number."""
 
 
-class DELLA(Sparsified):
+class DELLA(Drawn):
     """As DARE, but small numbers of a row are dropped more often (Deep et al. 2024, section 3.1), then TIES without trimming.
 
     The number with rank `r` of `n` in its row, 0 the smallest, is dropped with `p + epsilon/2 - epsilon r/(n-1)` and else divided
@@ -131,10 +136,6 @@ class DELLA(Sparsified):
     """Mean probability `p` of a number to be dropped. For an input with a `density` of its own it is one minus that."""
     epsilon: Share = 0.2
     """Difference of the probabilities of the smallest and of the largest number of a row."""
-    rescale: bool = True
-    """Whether the others are enlarged, so that each change keeps its mean."""
-    seed: Seed = 0
-    """What is drawn follows from this, from the name of the input and from the place of the number."""
 
     @model_validator(mode="after")
     def _probabilities(self) -> Self:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from gym_deltasoup.config.sparse import DARE
-from gym_deltasoup.merging.drawn import uniforms
+from gym_deltasoup.merging.drawn import thinned
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
 from gym_deltasoup.merging.updates import Chunk, Updates
 
@@ -20,12 +19,9 @@ class DARERule(MergeRule):
 
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
-        of = updates.drop_rates(self.config.drop_rate)
+        config, of = self.config, updates.drop_rates(self.config.drop_rate)
 
         def dropped(chunk: Chunk) -> Tensor:
-            rates = of[:, chunk.tensor, None]
-            draws = uniforms(self.config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
-            kept = chunk.values / (1 - rates) if self.config.rescale else chunk.values
-            return torch.where(draws >= rates, kept, 0.0).to(chunk.values.dtype)
+            return thinned(chunk, updates.ids, of[:, chunk.tensor, None], config.seed, config.rescale)
 
-        return after_change(self.config.rule, updates, dropped, hostile)
+        return after_change(config.rule, updates, dropped, hostile)

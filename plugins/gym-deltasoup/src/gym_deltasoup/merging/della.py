@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gym_core import GymError
 from gym_deltasoup.config.sparse import DELLA
-from gym_deltasoup.merging.drawn import uniforms
+from gym_deltasoup.merging.drawn import thinned
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
 from gym_deltasoup.merging.updates import Chunk, Updates
 
@@ -31,9 +31,7 @@ class DELLARule(MergeRule):
 
         def dropped(chunk: Chunk) -> Tensor:
             rates = drop_rates(chunk.values, updates.spans[chunk.tensor].row, mean[:, chunk.tensor], config.epsilon)
-            draws = uniforms(config.seed, updates.ids, chunk.begin, chunk.begin + chunk.values.shape[1])
-            kept = chunk.values / (1 - rates) if config.rescale else chunk.values
-            return torch.where(draws >= rates, kept, 0.0).to(chunk.values.dtype)
+            return thinned(chunk, updates.ids, rates, config.seed, config.rescale)
 
         return after_change(config.rule, updates, dropped, hostile, whole_rows=True)
 

@@ -1,4 +1,7 @@
-"""Random numbers that belong to a place: the same whatever the chunks are, and in whatever order inputs come."""
+"""Random numbers that belong to a place: the same whatever the chunks are, and in whatever order inputs come.
+
+And changes of which they drop some.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import hashlib
 import numpy as np
 import torch
 from torch import Tensor
+
+from gym_deltasoup.merging.updates import Chunk
 
 
 def uniform(seed: int, name: str, begin: int, end: int) -> Tensor:
@@ -24,3 +29,10 @@ def uniform(seed: int, name: str, begin: int, end: int) -> Tensor:
 def uniforms(seed: int, names: tuple[str, ...], begin: int, end: int) -> Tensor:
     """Return those of several inputs: `[inputs, end - begin]`."""
     return torch.stack([uniform(seed, name, begin, end) for name in names])
+
+
+def thinned(chunk: Chunk, names: tuple[str, ...], rates: Tensor, seed: int, rescale: bool) -> Tensor:
+    """Drop each number of a chunk with its rate `[inputs, n]` or `[inputs, 1]`; with `rescale` the others are enlarged by it."""
+    draws = uniforms(seed, names, chunk.begin, chunk.begin + chunk.values.shape[1])
+    kept = chunk.values / (1 - rates) if rescale else chunk.values
+    return torch.where(draws >= rates, kept, 0.0).to(chunk.values.dtype)
