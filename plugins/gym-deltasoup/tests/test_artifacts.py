@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from soup_models import LAYER
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 import gym_deltasoup as soup
 from gym_adapters import LoRA
@@ -229,6 +232,9 @@ def adapters(base, tmp_path) -> list[Path]:
     return paths
 
 
+SUM = soup.TaskArithmetic(scale=1.0)
+
+
 def product(path: Path) -> Tensor:
     """Return what the one layer of an adapter adds to its weight."""
     lora = read_lora(path)
@@ -246,6 +252,32 @@ def test_adapters_are_merged_as_products(base, adapters, tmp_path):
     wanted = torch.stack([product(each) for each in adapters[1:]]).median(0).values
     found = merge_artifacts(soup.Median(), inputs[1:], tmp_path / "median", base=str(base), hostile=1, rank=32)
     torch.testing.assert_close(product(found.artifact.path), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "merger", "weights", "said"),
+    [
+        ("svd", SUM, (0.7, -0.4), {"svd_rank": 3}),
+        ("cat", SUM, (0.7, 0.4), {}),
+        ("ties_svd", soup.TIES(scope="tensor", density=0.5), (1.0, 1.0), {"svd_rank": 3, "density": 0.5}),
+        (
+            "magnitude_prune_svd",
+            soup.Breadcrumbs(top=0, bottom=0.5, rule=SUM),
+            (0.7, 0.4),
+            {"svd_rank": 3, "density": 0.5},
+        ),
+    ],
+)
+def test_adapters_are_merged_as_peft_merges_them(base, adapters, tmp_path, kind, merger, weights, said):
+    paths = [adapters[0], adapters[3]]
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), paths[0], adapter_name="a")
+    model.load_adapter(paths[1], adapter_name="b")
+    model.add_weighted_adapter(["a", "b"], list(weights), "made", combination_type=kind, **said)
+    wanted = model.get_submodule(f"base_model.model.{LAYER}").get_delta_weight("made")
+    inputs = [Input(path, weight=None if weights == (1, 1) else w) for path, w in zip(paths, weights, strict=True)]
+    rank = said.get("svd_rank", 4)
+    made = merge_artifacts(merger, inputs, tmp_path / "made", base=str(base), rank=rank)
+    torch.testing.assert_close(product(made.artifact.path), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_error_of_a_rank_is_that_of_the_singular_values_left_out(base, adapters, tmp_path):
