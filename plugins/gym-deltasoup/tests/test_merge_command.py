@@ -185,7 +185,7 @@ def test_values_by_layer_that_do_not_suit_are_refused(deep_models, tmp_path, mer
 ELECTED = {"density": 1, "normalize": False}
 THEIRS = {
     "karcher": (
-        "{models: [a, b, c], parameters: {max_iter: 20}}",
+        "{models: [a, b], base_model: c, parameters: {max_iter: 20}}",
         {"merger": {"name": "karcher", "max_iter": 20}, "inputs": ["a", "b", "c"]},
     ),
     "nuslerp": (

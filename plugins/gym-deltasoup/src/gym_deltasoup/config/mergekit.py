@@ -20,7 +20,7 @@ class Method(NamedTuple):
     of_model: Mapping[str, Any] = {}  #: of a model
     base: str = "origin"
     """What `base_model` is: the `origin` of the changes that are combined, which counts as none among the models; the `first` of
-    the inputs; or `one` of them, where `models` has it."""
+    the inputs; or `one` of them, the last where `models` has it not."""
     only: Mapping[str, Any] = {}  #: parameters of which one value alone is there
 
 
@@ -81,6 +81,8 @@ def translated(data: dict[str, Any], found: Findings) -> dict[str, Any]:
     if not isinstance(models, list) or not isinstance(said, dict):
         found.add(("models",), "is a list of models, and `parameters` a mapping")
         return data
+    if method.base == "one" and base is not None and slices is None and base not in map(_model, models):
+        models = [*models, base]  # which mergekit takes for one more
     said, models = _shared(method, said, models, base, found)
     for key, only in method.only.items():
         if said.get(key, only) != only:
