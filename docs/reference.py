@@ -250,6 +250,34 @@ def glossary() -> str:
     return "\n".join([*lines, ""])
 
 
+#: Names that other software has for components, by what to write here.
+ELSEWHERE = {
+    "adapters": {"`lora`, with `model: {quantization: bnb_4bit}`": "qlora"},
+    "algorithms": {
+        "`pretrain`": "pt cpt",
+        "`process_reward_model`": "prm",
+        "`reward_model`": "rm",
+        "`reinforce_pp`": "reinforce++",
+    },
+    "optimizers": {
+        "`adamw`": "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adamw_apex_fused adamw_hf paged_adamw",
+        "`adamw_8bit`": "adamw_bnb_8bit adamw_torch_8bit ao_adamw_8bit",
+        "`apollo`": "apollo_adamw",
+        "`apollo`, with `in_backward: true`": "apollo_adamw_layerwise",
+        "`galore`": "galore_adamw",
+        "`galore`, with `in_backward: true`": "galore_adamw_layerwise",
+        "`lion`": "lion_32bit",
+        "`q_galore`": "galore_adamw_8bit",
+    },
+    "schedulers": {
+        "`constant`, which warms up for `train.warmup`": "constant_with_warmup",
+        "`cosine`, with `min_lr_ratio`": "cosine_with_min_lr",
+        "`cosine`, with `num_cycles`": "cosine_with_restarts",
+        "`wsd`": "warmup_stable_decay",
+    },
+    "strategies": {"`fsdp`": "deepspeed zero2 zero3 fsdp2"},
+}
+
 #: What is asked for by name and nobody brings: why, and what leads there.
 ABSENT = {
     "gym-export": {
@@ -272,6 +300,10 @@ def catalogue() -> str:
             if group.startswith(PREFIX):
                 lines += [f"{group.removeprefix(PREFIX)}/{name} {project['name']}" for name in found]
         lines += [f"absent/{name} {advice}" for name, advice in ABSENT.get(project["name"], {}).items()]
+    for kind, said in ELSEWHERE.items():
+        lines += [
+            f"absent/{kind}/{name} did you mean {ours}?" for ours, names in said.items() for name in names.split()
+        ]
     head = "# kind/name distribution: where the first-party components live. Written by `nox -s reference`, held by a test."
     return "\n".join([head, *sorted(lines), ""])
 

@@ -9,8 +9,9 @@ import pytest
 
 from gym_core import Train
 from gym_core.component import Component
-from gym_core.discovery import entries
-from gym_core.loading import load, load_component
+from gym_core.discovery import catalogue, entries, named
+from gym_core.errors import PluginError
+from gym_core.loading import find, load, load_component
 from gym_core.sections import SECTION_OF, SECTIONS, named_elsewhere
 from gym_manage.elsewhere import NAMES
 
@@ -43,6 +44,30 @@ def test_what_is_advised_exists(sections: dict[str, list[type]]) -> None:
             section, _, option = "".join(place).partition(".")
             assert section in SECTIONS, key
             assert not option or any(option in cls.model_fields for cls in sections[section]), (key, advice)  # type: ignore[attr-defined]
+
+
+def test_what_is_advised_for_a_component_exists() -> None:
+    advised = {name: advice for name, advice in catalogue().items() if "did you mean" in advice}
+    assert len(advised) > 20
+    for name, advice in advised.items():
+        kind, ours = name.split("/")[1], re.findall(r"did you mean `(\w+)`", advice)[0]
+        assert named(kind, ours), name
+        for option in re.findall(r"with `(\w+)[:`]", advice):
+            assert option in {*SECTIONS, *load_component(kind, ours)[1].model_fields}, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ours"),
+    [
+        ("optimizers", "adamw_torch", "adamw"),  # and not `adamw_8bit`, which looks more like it
+        ("optimizers", "apollo_adamw", "apollo"),
+        ("schedulers", "constant_with_warmup", "constant"),
+        ("adapters", "qlora", "lora"),
+    ],
+)
+def test_a_component_by_the_name_of_other_software_is_answered_with_ours(kind: str, name: str, ours: str) -> None:
+    with pytest.raises(PluginError, match=f"did you mean `{ours}`"):
+        find(kind, name)
 
 
 @pytest.mark.parametrize("near", ["", "gamma"])

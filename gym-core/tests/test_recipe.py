@@ -148,6 +148,22 @@ class Twin(Quantizer):
     """How strong."""
 '''
 
+NESTED = '''
+from typing import Literal
+from gym_core import Config, Quantizer
+class Grid(Config):
+    """What numbers there are."""
+    shape: Literal["even", "dense"]
+    """How they lie (`form` in Elsewhere)."""
+    step: float = 1
+    """How far apart."""
+class Twin(Quantizer):
+    """Has options within an option."""
+    target = "twin:Twin"
+    grid: Literal["even", "dense"] | Grid = "even"
+    """A shape, or all."""
+'''
+
 
 def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
     text = "def advise(key, near):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
@@ -201,6 +217,26 @@ data:
     assert found[0][3] == "did you mean `strength`?"
     assert "number" in found[1][2] and "'many'" in found[1][2]
     assert found[3][3] == "did you mean `limit`?"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "openai/gsm8k"])
+def test_a_file_in_the_place_of_a_name_is_answered_with_its_key(toys, tmp_path, name):
+    [(where, key, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\ndata:\n  sources: [{{name: {name}}}]\n")
+    assert (where, key) == ("r.yaml:4", "data.sources[0].name")
+    assert (why, fix) == (f"`{name}` is no component", f"did you mean `path: {name}`?")
+
+
+def test_a_key_of_options_within_an_option_is_answered_with_theirs(toys, tmp_path):
+    """Where the field takes a word too, nothing is said of that: what was meant is plain."""
+    toys("gym-twin", {"twin": NESTED}, {"gym.quantizers": {"twin": "twin:Twin"}})
+    given = "model: w\nalgorithm: toy\nquantization: {name: twin, grid: {form: even, stepp: 2, zzz: 1}}\n"
+    found = {key: (why, fix) for _, key, why, fix in problems(tmp_path, given)}
+    assert found == {
+        "quantization.grid.form": ("unknown key", "did you mean `shape`?"),
+        "quantization.grid.shape": ("is required", ""),
+        "quantization.grid.stepp": ("unknown key", "did you mean `step`?"),
+        "quantization.grid.zzz": ("unknown key", "Grid has shape, step"),
+    }
 
 
 def test_a_key_of_a_component_without_options_names_it(toys, tmp_path):

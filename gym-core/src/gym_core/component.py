@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -59,3 +60,18 @@ class Slot:
     bare: str | None = None  #: field that a bare string fills (of the default component); without it it is the name
     selector: str = "name"  #: key of the mapping that holds the name
     many: bool = False  #: whether the place holds a list (sections only; a field says so with its type)
+
+
+def owner(cls: type[Config] | None, keys: Sequence[str | int]) -> type[Config] | None:
+    """Return the class whose options stand under these keys: a field may hold options of its own, beside other types."""
+    for key in keys:
+        info = cls.model_fields.get(str(key)) if cls else None
+        cls = next(_configs_in(info.annotation), cls) if info else cls
+    return cls
+
+
+def _configs_in(annotation: Any) -> Iterator[type[Config]]:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _configs_in(argument)

@@ -65,6 +65,14 @@ def _advice(kind: str, name: str) -> str:
     return f"installed: {', '.join(known[:10])}{', ...' if len(known) > 10 else ''}; `gym plugins list` shows all"
 
 
+def is_a_place(kind: str, name: str) -> bool:
+    """Return whether the name of a component, which nobody brings, looks like a file or an id of the Hub."""
+    dist, _, short = name.rpartition("/")
+    known = (kind, short) in installed().named or f"{kind}/{short}" in catalogue()
+    known = known or any(entry.dist == canonical(dist) for entry in entries(kind))
+    return not known and not {*"./"}.isdisjoint(name)
+
+
 @cache
 def load(entry: Entry) -> Any:
     """Import what an entry point names. Raises PluginError for unmet requirements, and an import that fails or takes too long."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from gym_core.component import Component, Config, Slot
+from gym_core.component import Component, Config, Slot, owner
 from gym_core.discovery import Entry, entries, installed, nearest
 from gym_core.errors import PluginError, Problem
-from gym_core.loading import find, load, load_component, reason
+from gym_core.loading import find, is_a_place, load, load_component, reason
 from gym_core.train import Train
 
 Path = tuple[str | int, ...]
@@ -111,6 +111,10 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
         return None
     if not isinstance(name, str):
         found.add((*path, slot.selector), f"expected a name, not {type(name).__name__}", "put a name in quotes")
+        return None
+    if slot.bare not in (None, *options) and is_a_place(slot.kind, name):
+        fix = f"did you mean `{slot.bare}: {name}`?"
+        found.add((*path, slot.selector), f"`{name}` is no component", fix)
         return None
     try:
         entry, cls = load_component(slot.kind, name, found.key(path), found.where((*path, slot.selector)))
@@ -257,19 +261,23 @@ def _instead(key: str, cls: type[Config] | None, found: Findings) -> tuple[str, 
 def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: type[Config] | None) -> None:
     """Turn errors of pydantic into problems with file, line, key and advice."""
     wrong: dict[Path, dict[str, str]] = {}  # where, why, and what was given
+    told: list[Path] = []
     for item in error.errors(include_url=False, include_context=False, include_input=True):
-        location = (*path, *_keys(item["loc"], raw))
+        keys = _keys(item["loc"], raw)
+        location = (*path, *keys)
         if item["type"] == "extra_forbidden":
-            found.add(location, *_instead(str(item["loc"][-1]), cls, found))
+            found.add(location, *_instead(str(item["loc"][-1]), owner(cls, keys[:-1]), found))
+            told.append(location)
         elif item["type"] == "missing":
             found.add((*location, item["loc"][-1]), "is required")
+            told.append((*location, item["loc"][-1]))
         else:
             why = item["msg"].removeprefix("Value error, ").partition(", unable to")[0]
             why = why.replace("a valid tuple", "a list")
             given = f" (got {item['input']!r:.60})" if not isinstance(item["input"], dict | Config) else ""
             wrong.setdefault(location, {})[why[:1].lower() + why[1:]] = given
     for location, reasons in wrong.items():
-        if not any(other[: len(location)] == location != other for other in wrong):  # else something in it is
+        if not any(other[: len(location)] == location != other for other in (*wrong, *told)):  # else something in it is
             why = " or ".join(reasons).replace(" or input should be ", " or ")
             found.add(location, why + [*reasons.values()][-1])
 

@@ -52,6 +52,15 @@ def test_what_was_held_out_is_answered_and_goes_on_where_it_stopped(trained: Pat
     assert run(words) == 0 and answers.read_bytes() == b"".join(lines) and read(folder) == found
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("temprature", "temperature"), ("max_new_tokens", "max_tokens")])
+def test_a_misspelt_option_is_answered_with_that_of_this_command(
+    trained: Path, capsys: Any, typed: str, meant: str
+) -> None:
+    """A recipe, which the words change as well, may have a name that is like it."""
+    assert run(["predict", str(trained / "run"), f"{typed}=1"]) == 2
+    assert f"{typed}: unknown key\n  -> did you mean `{meant}`?" in capsys.readouterr().err
+
+
 def test_a_base_that_was_moved_is_named(tmp_path: Path, capsys: Any) -> None:
     """By nobody, it is an error that says how; another one in its place is refused by its weights."""
     base, rows = tiny.write_model(tmp_path / "base"), tmp_path / "rows.json"

@@ -6,7 +6,7 @@ Data for errors about unknown keys. Names that the docstring of an option has (`
 from __future__ import annotations
 
 _MEANT = {
-    "algorithm": "stage pref_loss",
+    "algorithm": "stage pref_loss rl",
     "adapter": "finetuning_type peft_config use_peft use_dora use_rslora",
     "adapter.alpha": "lora_alpha",
     "adapter.dropout": "lora_dropout",
@@ -22,6 +22,7 @@ _MEANT = {
     "callbacks": "report_to early_stopping_patience early_stopping_threshold",
     "data": "dataset datasets dataset_name train_file",
     "data.cutoff": "max_prompt_length max_target_length",
+    "data.format": "read_as",
     "data.processes": "dataset_num_proc preprocessing_num_workers",
     "data.sources": "dataset_config dataset_train_split",
     "data.streaming": "dataset_streaming",
@@ -29,6 +30,7 @@ _MEANT = {
     "data.template_options": "chat_template_kwargs",
     "data.validation_sources": "dataset_test_split eval_dataset",
     "distributed": "deepspeed fsdp fsdp_config",
+    "distributed.processes": "nproc nproc_per_node num_processes world_size",
     "distributed.timeout": "ddp_timeout",
     "model": "base_model model_init_kwargs model_name_or_path",
     "model.compile": "torch_compile torch_compile_backend torch_compile_mode torchdynamo",
@@ -58,7 +60,7 @@ _WRITE = {
     "use_cache use_reentrant",
     "leave it out: samples share rows without padding as it is, each with its own attention": "padding_free group_by_length",
     "leave it out: samples share rows as it is, and a batch counts samples; `train.batch_tokens` counts tokens": "packing "
-    "packing_strategy neat_packing eval_packing",
+    "packing_strategy neat_packing eval_packing sample_packing eval_sample_packing multipack_real_batches",
     "leave it out: the same command goes on from the last checkpoint": "resume_from_checkpoint ignore_data_skip "
     "restore_callback_states_from_checkpoint",
     "leave it out: a checkpoint holds all that a run needs to go on": "save_only_model save_on_each_node save_safetensors "
@@ -121,6 +123,9 @@ _WRITE = {
     "leave it out: the divergence is the reverse KL; `algorithm: exo`, `ipo` and others have other losses": ""
     "f_divergence_type f_alpha_divergence_coef",
     "leave it out: all pairs weigh the same": "use_weighting",
+    "name an algorithm without a reference: `simpo`, `orpo` or `cpo`": "reference_free",
+    "leave it out: answers are those of the data; what the student writes itself is learnt by a method of reinforcement "
+    "learning with `ref_model` and `kl_estimator: full`": "lmbda seq_kd",
     "set `train.precision: fp32`, or leave it out: in bf16 the head multiplies in bf16, and its softmax is fp32": ""
     "cast_lm_head_to_fp32",
 }

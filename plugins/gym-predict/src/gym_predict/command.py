@@ -44,7 +44,7 @@ def predict(given: Path, words: tuple[str, ...], as_json: bool) -> None:
         shown = ", ".join(f"{name.removeprefix('predict_')} {value:.4g}" for name, value in results.items())
         click.echo(f"{shown}\nwrote {asked.output / PREDICTIONS}")
     if results["predict_errors"]:
-        click.echo(f"{results['predict_errors']:,} rows have an `error` in place of an answer", err=True)
+        click.echo(f"rows with an `error` in place of an answer: {results['predict_errors']:,}", err=True)
         click.get_current_context().exit(FAILED)
 
 

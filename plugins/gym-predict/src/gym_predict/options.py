@@ -29,7 +29,7 @@ class PredictOptions(DrawingOptions):
     output: Path | None = None
     """Folder to write; by default `predict` in that of the run."""
     max_tokens: Annotated[int, Field(ge=1)] | None = 512
-    """Most tokens of an answer."""
+    """Most tokens of an answer (`max_new_tokens` in transformers)."""
     at_once: Annotated[int, Field(ge=1)] = 256
     """Rows that are asked at the same time."""
     seed: int | None = 0

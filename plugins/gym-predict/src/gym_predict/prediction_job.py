@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gym_core import Recipe, RecipeError, dialect, load_recipe, sections
-from gym_core.discovery import entries
+from gym_core.discovery import entries, nearest
+from gym_core.errors import Problem
 from gym_core.files import expanded
 from gym_core.loading import load
-from gym_core.sections import Findings
+from gym_core.sections import Findings, named_elsewhere
 from gym_core.yamlfile import parse_scalar, read_yaml
 from gym_manage.recorded import recorded
 from gym_predict.options import PredictOptions
@@ -57,11 +58,30 @@ def task(given: Path, words: Sequence[str]) -> Task:
         base_of(run.artifact)  # which says what to do
     if "base" in own and run.artifact.kind != "model":
         changes.insert(0, f"model.path={own['base']}")  # whose tokenizer reads the rows
-    recipe = load_recipe(run.recipe, changes)
+    recipe = _changed(run.recipe, changes)
     options: dict[str, Any] = {"models": [str(folder)], "output": str(run.output / (FOLDER + run.label))}
     for key, value in own.items():
         dialect.apply_override(options, key, value)
     return _made(recipe, options, Findings(dict.fromkeys([(key,) for key in own], "command line")))
+
+
+def _changed(recipe: Mapping[str, Any], words: Sequence[str]) -> Recipe:
+    """Return the recipe with these changes. Raises RecipeError, which knows the options of this command too."""
+    keys = [_pair(word)[0] for word in words]
+    if meant := {key: named_elsewhere(key, [PredictOptions]) for key in keys if named_elsewhere(key, [PredictOptions])}:
+        raise RecipeError(
+            [Problem("unknown key", "command line", key, f"did you mean `{own}`?") for key, own in meant.items()]
+        )
+    try:
+        return load_recipe(recipe, words)
+    except RecipeError as error:
+        like = {key: nearest(key, PredictOptions.model_fields, cutoff=0.75) for key in keys}
+        raise RecipeError(
+            [
+                replace(problem, fix=f"did you mean `{like[problem.key]}`?") if like.get(problem.key) else problem
+                for problem in error.problems
+            ]
+        ) from None
 
 
 def _pair(word: str) -> tuple[str, Any]:

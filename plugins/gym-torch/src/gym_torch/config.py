@@ -37,11 +37,13 @@ class RopeScaling(Config):
 
     type: RopeType
     """`linear` (arXiv:2306.15595), `yarn` (arXiv:2309.00071), `llama3` (low frequencies alone, as Llama 3.1), or
-    `dynamic`, which changes nothing up to the positions of pretraining: it is written down for those who generate later."""
+    `dynamic`, which changes nothing up to the positions of pretraining: it is written down for those who generate later
+    (`rope_type` in transformers)."""
     factor: Annotated[float | None, Field(gt=1)] = None
     """How many times as many positions; by default as many as samples of `data.cutoff` tokens need."""
     window: PositiveInt | None = None
-    """Positions of pretraining; by default all that the model says it has."""
+    """Positions of pretraining; by default all that the model says it has
+    (`original_max_position_embeddings` in transformers)."""
 
 
 class Transformers(TorchBackend):

@@ -67,7 +67,7 @@ def inference(words: tuple[str, ...], given: Path, output: Path, as_json: bool) 
         click.echo(json.dumps({"output": str(output), "rows": total, "from_before": before, "errors": failed}))
     click.echo(f"{total:,} rows in {output}" + f", {before:,} of them from before" * bool(before), err=True)
     if failed:
-        click.echo(f"{failed:,} rows have an `error` in place of an answer", err=True)
+        click.echo(f"rows with an `error` in place of an answer: {failed:,}", err=True)
         click.get_current_context().exit(FAILED)
 
 
