@@ -108,13 +108,13 @@ def test_tokens_are_named_as_the_tokenizer_names_them(tmp_path: Path) -> None:
 
 @pytest.mark.proves("trainable_tokens")
 def test_a_new_vocabulary_from_command_to_export(tmp_path: Path) -> None:
+    """The embeddings of the model have no row left for the two that train."""
     bench = Bench(tmp_path)
     before = fingerprint(bench.model())
-    done = CliRunner().invoke(
-        command, [str(bench.model()), "<one>", "<two>", "--into", str(tmp_path / "larger"), "--json"]
-    )
+    texts = [*(f"<{place}>" for place in range(5)), "<one>", "<two>"]
+    done = CliRunner().invoke(command, [str(bench.model()), *texts, "--into", str(tmp_path / "larger"), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["tokens"] == {"<one>": 259, "<two>": 260}
+    assert json.loads(done.stdout)["tokens"] == {text: 259 + place for place, text in enumerate(texts)}
     assert fingerprint(bench.model()) == before, "the model it came from was written to"
     rows = bench.file(
         [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<one> b <two>"}]}] * 4

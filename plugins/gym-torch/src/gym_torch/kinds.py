@@ -27,6 +27,8 @@ class Adapter(Held):
     """Whether weights of the model can compute what it does; without that, merging is refused."""
     saves_model: ClassVar[bool] = False
     """Whether what it saves is a whole model, not something beside one; over quantized weights that is refused."""
+    adds_embeddings: ClassVar[bool] = False
+    """Whether it adds embeddings for tokens that the model has none for; a larger tokenizer is else refused."""
     needs_experts: ClassVar[bool] = False
     """Whether it is for mixtures of experts alone."""
     needs_gradients: ClassVar[bool] = False

@@ -33,6 +33,7 @@ class TrainableTokens(Adapter):
     """
 
     target: ClassVar[str] = "gym_adapters.tuners.trainable_tokens:TrainableTokensAdapter"
+    adds_embeddings: ClassVar[bool] = True
 
     tokens: Annotated[tuple[str | Annotated[int, Field(ge=0)], ...], Field(min_length=1, examples=[[97, 98]])]
     """Tokens by their text or their id, as the tokenizer beside the model knows them. Ids past its weights make those grow."""

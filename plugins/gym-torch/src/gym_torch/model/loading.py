@@ -18,7 +18,7 @@ from gym_data.kinds import Data
 from gym_optim.promises import named, promised
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
-from gym_torch.kinds import LoadTimeQuantizer, part
+from gym_torch.kinds import Adapter, LoadTimeQuantizer, part
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fp8_products, rope_scaling
 from gym_torch.model.auto_class import AutoLanguageModel
@@ -96,7 +96,9 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     width = shape.get_text_config().hidden_size
     precision = run.ranks.agree(lambda: _precision(run, width, config.dtype))
     fp8_products.check_precision(config.fp8, precision)
-    model = _weights(config, path, shape, precision, run.recipe.train.seed)
+    adapter = part(run.recipe, Adapter)
+    grows = adapter is not None and adapter.adds_embeddings
+    model = _weights(config, path, shape, precision, run.recipe.train.seed, grows)
     if stored := tell(model, config.path):
         run.record.update(quantized_weights=stored)
     data = part(run.recipe, Data)
@@ -171,8 +173,10 @@ def _located(config: Transformers, samples: int | None, key: str = PATH) -> tupl
     return path, shape
 
 
-def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precision: str, seed: int) -> PreTrainedModel:
-    """Load the weights, or draw them."""
+def _weights(
+    config: Transformers, path: Path, shape: PretrainedConfig, precision: str, seed: int, grows: bool = False
+) -> PreTrainedModel:
+    """Load the weights, or draw them; embeddings may be missing where the model `grows` later."""
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code, "local_files_only": True}
     if config.attention != "auto":
         options["attn_implementation"] = config.attention
@@ -186,7 +190,8 @@ def _weights(config: Transformers, path: Path, shape: PretrainedConfig, precisio
             model = _random(shape, seed, options)
             if codec and config.quantization:
                 quantize_in_place(model, codec, config.quantization.modules_to_not_convert)
-    check_vocabulary(model, path, config.own_folder(), config.resizes_vocabulary(), seed)
+    if config.resizes_vocabulary() or not grows:
+        check_vocabulary(model, path, config.own_folder(), config.resizes_vocabulary(), seed)
     rope_scaling.steady(model)
     return model
 
