@@ -19,7 +19,7 @@ from gym_quant import HQQ
 from gym_rewards import RewardInput
 from gym_rewards.reward_manager import RewardManager
 from gym_rewards.reward_names import named
-from gym_rl.reward_models import Model
+from gym_rl.reward_models import Model, ProcessModel
 from gym_testkit import tiny
 from gym_testkit.bench import Bench
 from gym_torch.model.scalar_head import FILE, ScalarHead
@@ -180,3 +180,20 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path, valued: Path) -> Non
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     with pytest.raises(GymError, match="pickle"):
         Model(path=str(pickled)).build()
+
+
+@pytest.mark.parametrize(
+    ("reward", "task", "why"),
+    [
+        (Model, "token-classification", r"a process reward model[^\n]*\n.*process-model"),
+        (ProcessModel, "sequence-classification", r"a whole-answer reward model[^\n]*\n.*name: model"),
+    ],
+)
+def test_a_model_that_learnt_to_score_other_places_is_refused(
+    tmp_path: Path, valued: Path, reward: type[Model], task: str, why: str
+) -> None:
+    """Its head reads any state without an error, and says nothing there."""
+    folder = shutil.copytree(valued, tmp_path / "valued")
+    (folder / "artifact.json").write_text(json.dumps({"path": ".", "kind": "model", "task": task}))
+    with pytest.raises(GymError, match=why):
+        reward(path=str(folder)).build()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model_files import check_weights
 from gym_torch.quantization.quantizable_weights import tell
 
+KEY = "algorithm.rewards"
+
 if TYPE_CHECKING:
     from gym_rl.reward_models import Model, ProcessModel
 
@@ -58,8 +60,14 @@ class _Opened:
 class _Scorer(ABC):
     """Scores places of texts, a few texts at a time."""
 
+    another: ClassVar[
+        tuple[str, str, str]
+    ]  #: the task of models that learnt to score other places, what they are, what to do
+
     def __init__(self, config: Model) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a text."""
+        if artifact_at(config.path, config.revision).task == self.another[0]:
+            raise GymError(f"it is a {self.another[1]} reward model", where=config.path, key=KEY, fix=self.another[2])
         opened = _open(config)
         tell(opened.model, f"reward model {config.path}")
         self.config, self.tokenizer, self.to_the_end = config, Tokenizer(opened.path), opened.to_the_end
@@ -95,6 +103,8 @@ class _Scorer(ABC):
 class ModelScore(_Scorer):
     """Scores whole completions."""
 
+    another = "token-classification", "process", "name it `{name: process-model, path: ...}`"
+
     def __call__(self, inputs: Sequence[RewardInput]) -> list[float]:
         """Return a score for each completion."""
         return [score for (score,) in self.scores(inputs)]
@@ -110,6 +120,8 @@ class ModelScore(_Scorer):
 
 class ProcessScore(_Scorer):
     """Scores the steps of completions, and combines what it finds into one number."""
+
+    another = "sequence-classification", "whole-answer", "name it `{name: model, path: ...}`"
 
     def __init__(self, config: ProcessModel) -> None:
         """Load the model. Raises GymError where there is none, or none that makes one number of a state."""
@@ -200,6 +212,6 @@ def _error(path: Path, why: str) -> GymError:
     return GymError(
         f"the reward model {why}",
         where=str(path),
-        key="algorithm.rewards",
+        key=KEY,
         fix="name a run that trained a value head, or a sequence classifier with one label",
     )
