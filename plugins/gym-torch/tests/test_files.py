@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.json
 import pytest
 from gym_torch_bench import Memory, Prepared, Sample, Samples, make_run, samples, train
+from matplotlib.image import imread
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gym_core import Artifact, GymError
@@ -183,3 +184,10 @@ def test_the_time_of_a_step_begins_where_its_samples_are_asked_for(model_path: P
     record = json.loads((tmp_path / "run.json").read_text())["training"]
     assert record["seconds"] >= 0.8
     assert sum(line["tokens_per_second"] for line in read_lines(tmp_path / "metrics.jsonl")) <= record["tokens"] / 0.4
+
+
+def test_a_single_step_can_be_seen_in_the_plot(tmp_path: Path) -> None:
+    """A line through one point is no line: the axes were empty."""
+    draw([{"step": 5, "loss": 1.0}], tmp_path / "one.png")
+    picture = imread(tmp_path / "one.png")[80:400, 100:650, :3]  # within the axes, off the legend
+    assert (abs(picture[..., 2] - picture[..., 0]) > 0.1).any()

@@ -62,7 +62,8 @@ def draw(records: Sequence[dict[str, Any]], path: Path, measure: str = "loss") -
     axes = figure.add_subplot(xlabel="optimizer step", ylabel=measure)
     steps, values = _series(records, measure)
     if values:
-        axes.plot(steps, values, color="tab:blue", alpha=0.35, label="training")
+        one = "o" if len(values) == 1 else None  # a line through one point cannot be seen
+        axes.plot(steps, values, color="tab:blue", alpha=0.35, marker=one, label="training")
         axes.plot(steps, smooth(values), color="tab:blue", label="training, smoothed")
     steps, values = _series(records, f"eval_{measure}")
     if values:
