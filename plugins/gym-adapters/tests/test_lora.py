@@ -150,6 +150,11 @@ def test_a_module_that_is_not_there_is_named(bench: Any, config: LoRA) -> None:
         config.build(model=bench.base(), seed=0)
 
 
+def test_the_word_of_peft_for_every_layer_is_answered_with_ours(bench: Any) -> None:
+    with pytest.raises(GymError, match="did you mean `all`"):
+        LoRA(target_modules="all-linear").build(model=bench.base(), seed=0)
+
+
 def test_another_adapter_is_refused(bench: Any, trained: LoraAdapter) -> None:
     with pytest.raises(GymError, match="belong to another model or adapter"):
         LoRA(rank=7).build(model=bench.base(), seed=0).load(trained.state())

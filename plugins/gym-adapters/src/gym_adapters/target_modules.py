@@ -27,7 +27,8 @@ def require(wanted: Iterable[str], paths: Iterable[str], key: str) -> None:
     for name in wanted:
         if not any(within(path, name) for path in there):
             have = sorted({part for path in there for part in path.split(".") if not part.isdigit()})
-            raise GymError(f"the model has no module `{name}`", key=key, fix=f"it has: {', '.join(have)}")
+            fix = "did you mean `all`?" if name.replace("_", "-") == "all-linear" else f"it has: {', '.join(have)}"
+            raise GymError(f"the model has no module `{name}`", key=key, fix=fix)
 
 
 def norm_names(model: nn.Module) -> list[str]:
