@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, get_args
@@ -66,12 +66,6 @@ def owner(cls: type[Config] | None, keys: Sequence[str | int]) -> type[Config] |
     """Return the class whose options stand under these keys: a field may hold options of its own, beside other types."""
     for key in keys:
         info = cls.model_fields.get(str(key)) if cls else None
-        cls = next(_configs_in(info.annotation), cls) if info else cls
+        kinds = (get_args(info.annotation) or (info.annotation,)) if info else ()
+        cls = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)), cls)
     return cls
-
-
-def _configs_in(annotation: Any) -> Iterator[type[Config]]:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _configs_in(argument)

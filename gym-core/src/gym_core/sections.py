@@ -76,6 +76,11 @@ class Findings:
         """Add a problem."""
         self.problems.append(Problem(why, self.where(path), self.key(path), fix))
 
+    def lacks(self, error: PluginError) -> None:
+        """Add the problems of a component that cannot be used, which installing a package may solve."""
+        self.problems.extend(error.problems)
+        self.plugins.update(error.problems)
+
     def resolve(self, path: Path, kind: str, entry: Entry, target: str, selector: str = "") -> None:
         """Add a component."""
         self.resolved.append(Resolved(path, kind, entry.name, entry.dist, entry.version, entry.value, target, selector))
@@ -113,14 +118,12 @@ def component(slot: Slot, raw: Any, path: Path, found: Findings) -> Component | 
         found.add((*path, slot.selector), f"expected a name, not {type(name).__name__}", "put a name in quotes")
         return None
     if slot.bare not in (None, *options) and is_a_place(slot.kind, name):
-        fix = f"did you mean `{slot.bare}: {name}`?"
-        found.add((*path, slot.selector), f"`{name}` is no component", fix)
+        found.add((*path, slot.selector), f"`{name}` is no component", f"did you mean `{slot.bare}: {name}`?")
         return None
     try:
         entry, cls = load_component(slot.kind, name, found.key(path), found.where((*path, slot.selector)))
     except PluginError as error:
-        found.problems.extend(error.problems)
-        found.plugins.update(error.problems)
+        found.lacks(error)
         return None
     value = config(cls, {key: option for key, option in options.items() if key != slot.selector}, path, found)
     if isinstance(value, Component):
@@ -145,10 +148,9 @@ def hooks(names: tuple[str, ...], found: Findings) -> None:
             entry = find("hooks", name, found.key(path), found.where(path))
             load(entry)
         except PluginError as error:
-            found.problems.extend(error.problems)
-            found.plugins.update(error.problems)
-            continue
-        found.resolve(path, "hooks", entry, entry.value)
+            found.lacks(error)
+        else:
+            found.resolve(path, "hooks", entry, entry.value)
 
 
 def config(cls: type[Config], raw: Any, path: Path, found: Findings) -> Config | None:
@@ -230,8 +232,7 @@ def advised(key: str, near: str, found: Findings) -> tuple[str, str]:
     """
     for entry in entries("advice"):
         try:
-            told = load(entry)(key, near)
-            if told:
+            if told := load(entry)(key, near):
                 why, fix = map(str, told)
                 return why, fix
         except PluginError:

@@ -109,8 +109,7 @@ def test_replies_under_way_keep_what_they_began_with(tmp_path: Path) -> None:
         await engine.remove_adapter("base", "ann")
         with pytest.raises(Unknown):
             await engine.remove_adapter("base", "ann")
-        model = engine._local["base"]
-        assert not engine.tenants("base") and model._tenants._batch.bytes == 0 and not model._tenants._uses
+        assert not engine.tenants("base") and engine.statistics()["adapter_bytes"] == 0
         await engine.close()
 
     asyncio.run(use())
@@ -171,8 +170,9 @@ def test_nothing_is_loaded_from_elsewhere_or_in_the_place_of_another(tmp_path: P
         with pytest.raises(BadRequest, match="may take"):
             for number in range(100):
                 await engine.add_adapter("base", f"ann{number}", "one")
-        before = engine._local["base"]._tenants._batch.bytes
-        assert before <= 20_000 and await tokens(engine, asking("ann")) == alone(engine, own / "one")
+        assert 0 < engine.statistics()["adapter_bytes"] <= 20_000 and await tokens(engine, asking("ann")) == alone(
+            engine, own / "one"
+        )
         await engine.close()
 
     asyncio.run(use())

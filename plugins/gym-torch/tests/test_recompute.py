@@ -62,14 +62,14 @@ def test_loss_and_gradients_are_the_same_under_every_policy(
         assert all(torch.equal(*pair) for pair in zip(plain, other, strict=True))
 
 
-@pytest.mark.parametrize("operation", gradient_checkpointing._ATTENTION, ids=str)
+@pytest.mark.parametrize("operation", gradient_checkpointing.ATTENTION, ids=str)
 def test_attention_that_draws_numbers_is_computed_again(operation: Any) -> None:
     """Kept, it would leave the numbers that it drew to the dropout behind it, which is computed again: on a GPU alone."""
-    names = [argument.name for argument in operation._schema.arguments]
+    names = [argument.name for argument in torch._C._get_schema(operation.name(), "").arguments]
     before = [None] * names.index("dropout_p")
     for how, expected in (((), "MUST_SAVE"), ((0.0, True), "MUST_SAVE"), ((0.1, True), "PREFER_RECOMPUTE")):
-        assert gradient_checkpointing._choose(None, operation, *before, *how).name == expected
-    assert gradient_checkpointing._choose(None, operation, *before, dropout_p=0.1).name == "PREFER_RECOMPUTE"
+        assert gradient_checkpointing.what_is_kept(None, operation, *before, *how).name == expected
+    assert gradient_checkpointing.what_is_kept(None, operation, *before, dropout_p=0.1).name == "PREFER_RECOMPUTE"
 
 
 def test_every_so_many_layers_compute_again() -> None:

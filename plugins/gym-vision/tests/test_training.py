@@ -33,8 +33,8 @@ def prepared(rows, path, **options):
 def reference(path, rows, row):
     """Return what transformers makes of a row: inputs, and the answers in its text, by the processor's own call."""
     reader = ProcessorImages(Vision(), path)
-    processor = reader._processor
-    images = [reader._opened(reader.found(name, rows.parent)) for name in row["images"]]
+    processor = reader.processor
+    images = [reader.opened(reader.found(name, rows.parent)) for name in row["images"]]
     names = iter(images)
     messages = [{"role": each["role"], "content": _parts(each["content"], names)} for each in row["messages"]]
     text = processor.tokenizer.apply_chat_template(messages, tokenize=False)

@@ -185,9 +185,8 @@ def _delay_garbage_collection() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code (`gym_core.errors`)."""
     as_json, stdout = "--json" in arguments, sys.stdout
-    plain = (
-        os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    )  # https://no-color.org, which click does not ask
+    # https://no-color.org, which click does not ask
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if arguments and arguments[0].partition("=")[0] == "--plugins":
         arguments = ["plugins", *filter(None, [arguments[0].partition("=")[2]]), *arguments[1:]]
     try:

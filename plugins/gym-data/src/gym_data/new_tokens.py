@@ -11,14 +11,15 @@ from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gym_core import DataError, cache_dir
 from gym_core.files import replacing
-from gym_data import token_cache
-from gym_data.cache_eviction import CacheEntry, kept
 from gym_data.location import locate
 from gym_data.provenance import maker
+
+if TYPE_CHECKING:
+    from gym_data.cache_eviction import CacheEntry
 
 UNUSED = 30 * 24 * 3600.0  #: seconds, longer than runs take
 MODEL = ("path", "revision", "add_tokens", "add_special_tokens")
@@ -75,6 +76,9 @@ def root() -> Path:
 
 def remove_unused() -> list[CacheEntry]:
     """Take away what no process asked for within `UNUSED`, and return it: one that is under way reads what it asked for."""
+    from gym_data import token_cache  # which imports numpy; a recipe that adds no tokens needs none
+    from gym_data.cache_eviction import kept
+
     gone = [held for held in kept(root()) if time.time() - held.used > UNUSED]
     for held in gone:
         token_cache.remove(root(), held.path.name)

@@ -42,9 +42,8 @@ class Tokenizer:
     ) -> None:
         """Read the tokenizer of a model directory.
 
-        `template` is the text of a chat template to use in place of the model's own, `options` are handed to it. Without
-        `split_special_tokens`, special tokens that texts and messages spell out are these tokens; `images` reads those of
-        messages. Raises DataError where the directory holds no `tokenizer.json`.
+        `template` is used in place of the model's own chat template, `options` are handed to it. Without `split_special_tokens`,
+        special tokens that texts spell out are these tokens; `images` reads those of messages. Raises DataError without one.
         """
         self.split_special_tokens = split_special_tokens
         self.images = images
@@ -181,8 +180,7 @@ class Tokenizer:
     ) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
 
-        A separator stands behind each step, and no token holds parts of two: what comes after a step cannot be told from where
-        it ends. Raises ValueError where the template refuses the messages or leaves some of them out.
+        A separator stands behind each step, and no token holds parts of two. Raises what `learnable` raises.
         """
         request = RenderRequest(messages, tools or (), prompt=True, values=values or {})
         prompt, _ = self.encode_rendered(self._sequences(request))[0]
@@ -234,7 +232,7 @@ class Tokenizer:
         return self._quoter.quoted(rendered.text)
 
     def closes(self, ids: Tokens, trained: Mask) -> bool:
-        """Whether the last trained token is a special one, blanks behind it aside, so that the model learns where to stop."""
+        """Whether the last trained token, blanks aside, is a special one, so that the model learns where to stop."""
         return self._end(ids, trained) is not None
 
     def _end(self, ids: Tokens, trained: Mask) -> int | None:

@@ -36,9 +36,8 @@ class RopeScaling(Config):
     """How a model tells more positions apart than it was trained with."""
 
     type: RopeType
-    """`linear` (arXiv:2306.15595), `yarn` (arXiv:2309.00071), `llama3` (low frequencies alone, as Llama 3.1), or
-    `dynamic`, which changes nothing up to the positions of pretraining: it is written down for those who generate later
-    (`rope_type` in transformers)."""
+    """`linear` (arXiv:2306.15595), `yarn` (arXiv:2309.00071), `llama3` (low frequencies alone, as Llama 3.1), or `dynamic`,
+    which changes nothing up to the positions of pretraining, for those who generate later (`rope_type` in transformers)."""
     factor: Annotated[float | None, Field(gt=1)] = None
     """How many times as many positions; by default as many as samples of `data.cutoff` tokens need."""
     window: PositiveInt | None = None

@@ -36,9 +36,9 @@ class ProcessorImages:
     def __init__(self, config: Vision, path: Path) -> None:
         """Open the processor. Raises GymError where the model has none for images, or one that says too little of them."""
         self.config = config
-        self._processor = _processor(path)
-        self.mark: str = self._processor.image_token
-        added = self._processor.tokenizer.added_tokens_decoder
+        self.processor = _processor(path)
+        self.mark: str = self.processor.image_token
+        added = self.processor.tokenizer.added_tokens_decoder
         self.tokens = frozenset(token for token in self._trial["input_ids"][0] if token in added)
         files = {name: (path / name).read_text(encoding="utf-8") for name in FILES if (path / name).exists()}
         made_by = [files, config.model_dump(), transformers.__version__, PIL.__version__]
@@ -51,7 +51,7 @@ class ProcessorImages:
     @cached_property
     def _trial(self) -> Any:
         """What the processor makes of an image of one colour."""
-        return self._processor(images=[PIL.Image.new("RGB", (64, 64))], text=[self.mark], **UNFRAMED)
+        return self.processor(images=[PIL.Image.new("RGB", (64, 64))], text=[self.mark], **UNFRAMED)
 
     @cached_property
     def _kinds(self) -> dict[str, dict[int, int]]:
@@ -85,10 +85,11 @@ class ProcessorImages:
 
     def _processed(self, images: Sequence[Image], **options: Any) -> Any:
         """Have the processor read images, and a text of nothing but their marks."""
-        read = [self._opened(image) for image in images]
-        return self._processor(images=read, text=[self.mark * len(read)], **UNFRAMED, **options)
+        read = [self.opened(image) for image in images]
+        return self.processor(images=read, text=[self.mark * len(read)], **UNFRAMED, **options)
 
-    def _opened(self, image: Image) -> Any:
+    def opened(self, image: Image) -> Any:
+        """Return an image as the processor is given it. Raises ValueError where its file is not what it was."""
         try:
             content = Path(image["path"]).read_bytes()
         except OSError as error:

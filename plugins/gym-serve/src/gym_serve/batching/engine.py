@@ -26,22 +26,8 @@ from gym_torch.generation.scheduler import ClosedError, Job, QueueFullError, Sch
 from gym_torch.generation.turns import has_room
 
 GRAMMARS = frozenset(f"grammar:{kind}" for kind in WRITTEN)
-SUPPORTS = GRAMMARS | {
-    "stream",
-    "seed",
-    "logprobs",
-    "top_k",
-    "min_p",
-    "tools",
-    "penalties",
-    "logit_bias",
-    "cancel",
-    "bad_words",
-    "min_tokens",
-    "include_stop_str_in_output",
-    "tokenize",
-    "suffix",
-}
+SAMPLING = "seed logprobs top_k min_p penalties logit_bias bad_words min_tokens include_stop_str_in_output"
+SUPPORTS = GRAMMARS.union(SAMPLING.split(), ("stream", "tools", "cancel", "tokenize", "suffix"))
 
 
 class BatchEngine:

@@ -55,6 +55,11 @@ class AdapterTenants:
             self._there[name] = self._read(name, artifact_in(path, served.artifact.path))
         self._check_room()
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the low-rank updates, of those too that replies under way go on with."""
+        return self._batch.bytes
+
     def names(self) -> Sequence[str]:
         """Return the names of the adapters."""
         return sorted(self._there)

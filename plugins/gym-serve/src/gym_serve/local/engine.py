@@ -28,7 +28,11 @@ class LocalEngine(BatchEngine):
         kept = prefixes if limits.prefix_cache_bytes else None
         opened = [LocalModel(open_source(each, limits, config.dtype), limits, kept) for each in artifacts]
         taking = {"adapters"} if any(model.takes_adapters for model in opened) else frozenset[str]()
-        super().__init__(opened, limits, SUPPORTS | taking, lambda: {"prefix_cache_bytes": prefixes.bytes})
+
+        def figures() -> dict[str, float]:
+            return {"prefix_cache_bytes": prefixes.bytes, "adapter_bytes": sum(each.adapter_bytes for each in opened)}
+
+        super().__init__(opened, limits, SUPPORTS | taking, figures)
         self.served = {model.source.name: model.served for model in opened}
         self._local = {model.source.name: model for model in opened}
         self._adding = asyncio.Lock()  # one at a time, so that threads are left for requests

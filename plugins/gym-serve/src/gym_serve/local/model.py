@@ -59,6 +59,11 @@ class LocalModel:
         """Whether there may be some beside it."""
         return isinstance(self._tenants, AdapterTenants)
 
+    @property
+    def adapter_bytes(self) -> int:
+        """Memory of adapters that are beside it by name."""
+        return self._tenants.bytes if isinstance(self._tenants, AdapterTenants) else 0
+
     def add_adapter(self, name: str, path: str, in_place: bool) -> None:
         """Read an adapter that answers from then on. Raises BadRequest, GymError."""
         self._adapters().add(name, path, in_place)

@@ -36,7 +36,7 @@ _KEPT = frozenset(
 )
 #: Attention, and the place of its argument `dropout_p`. Where that is not 0 it is computed again: it draws random numbers, and
 #: what comes behind it and is computed again would draw other ones than before, were they not drawn again as well.
-_ATTENTION = {
+ATTENTION = {
     _aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
     _aten._scaled_dot_product_flash_attention.default: 3,
     _aten._scaled_dot_product_efficient_attention.default: 5,
@@ -63,7 +63,7 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
         return
     options: dict[str, Any] = {"use_reentrant": False}
     if policy == "selective":
-        options["context_fn"] = partial(create_selective_checkpoint_contexts, _choose)
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, what_is_kept)
     with warnings.catch_warnings():  # the newer name for it is not in all of transformers 5
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
@@ -77,8 +77,9 @@ def recompute_layers(model: PreTrainedModel, policy: Policy = True) -> None:
             layer._gradient_checkpointing_func = checkpoint_offloaded
 
 
-def _choose(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    place = _ATTENTION.get(operation)
+def what_is_kept(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Return whether the policy `selective` keeps what an operation returns, in the form that torch asks for it."""
+    place = ATTENTION.get(operation)
     kept = (
         operation in _KEPT if place is None else not kwargs.get("dropout_p", args[place] if place < len(args) else 0.0)
     )
