@@ -169,6 +169,19 @@ def test_the_best_is_told_by_the_metric_that_a_file_names() -> None:
         load_recipe(keys | {"greater_is_better": True})
 
 
+def test_labels_are_smoothed_where_a_file_says_so() -> None:
+    keys = {"model_name_or_path": "tiny", "do_train": True, "dataset": "x", "output_dir": "o"}
+    for stage, algorithm in (("sft", SFT), ("pt", Pretrain)):
+        for given, meant in (({"label_smoothing_factor": 0.1}, 0.1), ({"label_smoothing_factor": 0}, 0), ({}, 0)):
+            assert load_recipe(keys | {"stage": stage} | given).algorithm == algorithm(label_smoothing=meant)
+    load_recipe(keys | {"stage": "dpo", "label_smoothing_factor": 0.0})
+    for other in ({"stage": "dpo"}, {"use_dft_loss": True}):
+        with pytest.raises(RecipeError, match="label_smoothing_factor"):
+            load_recipe(keys | other | {"label_smoothing_factor": 0.1})
+    with pytest.raises(RecipeError, match="less than 1"):
+        load_recipe(keys | {"label_smoothing_factor": 1.0})
+
+
 def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert [loop(bf16=True).precision, loop(bf16=False).precision, loop().precision] == ["bf16", "fp32", "fp32"]
     assert loop(bf16=True, fp16=False, pure_bf16=False).precision == "bf16"

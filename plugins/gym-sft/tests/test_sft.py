@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.trainer_pt_utils import LabelSmoother
 
 from gym_core import GymError, execute, load_recipe
 from gym_data import DatasetConfig, File
@@ -20,7 +21,8 @@ from gym_data.templates import Qwen3
 from gym_sft import SFT, Pretrain
 from gym_sft.distillation import divergence
 from gym_sft.naive_losses import next_token
-from gym_sft.objective import NextToken
+from gym_sft.objective import NextToken, Smoothed
+from gym_sft.objective import next_token as smoothed_or_not
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.oracle import compare
 from gym_torch.model.layout_support import layout_for
@@ -30,7 +32,9 @@ from gym_torch.policy import Policy
 torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("algorithm", [SFT(), Pretrain()])
+@pytest.mark.parametrize(
+    "algorithm", [SFT(), Pretrain(), SFT(label_smoothing=0.2), Pretrain(label_smoothing=0.9)], ids=str
+)
 def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algorithm: Any) -> None:
     recipe = load_recipe(bench.recipe("sft" if algorithm.rows == "conversation" else "pretrain", algorithm.rows))
     assert recipe.data is not None
@@ -38,9 +42,9 @@ def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algor
     examples = [data[number] for number in range(min(4, len(data)))]
     model = AutoModelForCausalLM.from_pretrained(bench.model())
     exact = AutoModelForCausalLM.from_pretrained(bench.model()).double()
-    objective = NextToken(algorithm)
+    objective = smoothed_or_not(algorithm)
     batch = objective.collate(examples)
-    loss, _ = objective.loss(Policy(model), batch)
+    loss, _ = objective.loss(objective.policy(model), batch)
     loss.backward()
     wanted = next_token(algorithm, exact, examples)
     wanted.backward()
@@ -73,6 +77,58 @@ def test_an_anchor_of_nothing_is_dft_and_its_reference_the_model_before_training
     assert anchored.series("loss") == pytest.approx(free.series("loss"), rel=1e-5)
     kl = anchored.series("kl")
     assert kl[0] == pytest.approx(0, abs=1e-6) and kl[-1] > 1e-5
+
+
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("head", ["plain", "biased", "frozen"])
+def test_smoothed_labels_are_those_of_transformers(bench: Bench, packs: bool, head: str) -> None:
+    """Also in a row with others, under a head that is not a product alone, and beside a frozen one; so is its evaluation."""
+    recipe = load_recipe(bench.recipe("sft"))
+    assert recipe.data is not None
+    data = recipe.data.build(tokenizer=bench.model(), rows="conversation", seed=0).train
+    examples = [data[number] for number in range(5)]
+    model, other = (AutoModelForCausalLM.from_pretrained(bench.model()) for _ in range(2))
+    for each in (model, other):
+        projection = each.get_output_embeddings()
+        if head == "biased":
+            projection.bias = torch.nn.Parameter(torch.linspace(-1, 1, projection.out_features))
+        projection.weight.requires_grad_(head != "frozen")
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(each.tokens.astype(np.int64)) for each in examples], True)
+    labels = torch.full_like(tokens, -100)
+    for row, each in enumerate(examples):
+        labels[row, : len(each.tokens)][torch.tensor(each.trained)] = tokens[row, : len(each.tokens)][
+            torch.tensor(each.trained)
+        ]
+    wanted = LabelSmoother(0.1)({"logits": other(tokens).logits}, labels, shift_labels=True)
+    wanted.backward()
+    assert layout_for(model) is PACKED
+    if not packs:
+        model.set_attn_implementation("sdpa")
+    objective = Smoothed(SFT(label_smoothing=0.1), PACKED if packs else PADDED)
+    batch = objective.collate(examples)
+    loss, metrics = objective.loss(objective.policy(model), batch)
+    (loss / objective.weight(batch)).backward()
+    assert loss.item() / objective.weight(batch) == pytest.approx(wanted.item(), rel=1e-6)
+    plain = NextToken(SFT()).loss(Policy(model), batch)[0]
+    assert metrics["nll_loss"].numbers()[0].item() == pytest.approx(plain.item(), rel=1e-6) != loss.item()
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None)
+        if theirs.grad is not None:
+            assert (ours.grad - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+
+
+def test_an_evaluation_has_smoothed_labels_as_training_has(bench: Bench) -> None:
+    recipe = bench.recipe({"name": "sft", "label_smoothing": 0.3}, max_steps=2, learning_rate=0.0)
+    recipe["data"] = {"sources": recipe["data"], "validation": 3}
+    done = bench.run(recipe)
+    path = done.outcome.artifact.path
+    held_out = load_recipe(recipe).data.build(tokenizer=path, rows="conversation", seed=0).validation  # type: ignore[union-attr]
+    exact = AutoModelForCausalLM.from_pretrained(path).double()
+    count = sum(int(each.trained[1:].sum()) for each in held_out)
+    smoothed, plain = (next_token(SFT(label_smoothing=share), exact, held_out).item() / count for share in (0.3, 0.0))
+    assert done.series("eval_loss")[-1] == pytest.approx(smoothed, rel=1e-5)
+    assert done.series("eval_nll_loss")[-1] == pytest.approx(plain, rel=1e-5)
+    assert done.series("nll_loss")[0] < done.series("loss")[0]
 
 
 def thoughtful(bench: Bench) -> tuple[DatasetConfig, Path]:

@@ -24,6 +24,7 @@ from gym_torch.batch import packed, padded
 from gym_torch.distributed.context_parallel import check_dropout, check_model
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.loading import LoadedModel
+from gym_torch.model.mean_log_probs import label_and_mean_log_probs
 from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 
@@ -45,6 +46,15 @@ def likelihoods(row: Lineage):
     def work(policy: Policy[Any]) -> Tensor:
         found = policy(batch)
         return found * torch.linspace(0.5, 1.5, len(found), dtype=found.dtype)
+
+    return work
+
+
+def with_means(row: Lineage):
+    batch = packed(*row)
+
+    def work(policy: Policy[Any]) -> Tensor:
+        return policy.at_labels(batch, lambda states, targets: label_and_mean_log_probs(states, policy.head, targets).T)
 
     return work
 
@@ -100,6 +110,10 @@ def test_labels_that_lie_with_one_process_alone() -> None:
     whole = sample("s", 12, 1)
     whole.trained[:] = [place in (3, 7, 11) for place in range(12)]
     check(model_of("qwen3"), likelihoods(([whole], ())), 4)
+
+
+def test_means_over_the_vocabulary() -> None:
+    check(model_of("qwen3"), with_means(ROW), 2)
 
 
 def test_whole_rows_for_a_while() -> None:

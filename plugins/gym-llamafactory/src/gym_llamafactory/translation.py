@@ -83,7 +83,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
     unknown = fill_own(sections, left, found, known())
     said_only = [key for key in unknown if key in STATED]  # a component's own option of that name was filled before
     _take(said_only, left, found)
-    unknown = [key for key in unknown if key not in STATED and left[key] is not False]  # what is off asks for nothing
+    unknown = [key for key in unknown if key not in STATED and not _off(left[key], key in of_some)]
     for key in [key for key in unknown if LEFT_STANDING.get(key) in names]:
         unknown.remove(key)
         note(f"{key}: says nothing beside `{LEFT_STANDING[key]}: {names[LEFT_STANDING[key]]}`")
@@ -115,6 +115,11 @@ def known() -> set[str]:
     table = tables.installed()
     filling = {key for row in table.keys for key in (row.key, *row.together.split())}
     return {*TOP, *HOLDING, *TRACKED, *STATED, *table.choosing(), *filling}
+
+
+def _off(value: Any, of_some: bool) -> bool:
+    """Whether a value asks for nothing: a switch that is off, or a coefficient of 0 of a component `of_some` table."""
+    return value is False or (of_some and value == 0)
 
 
 def _take(keys: Iterable[str], flat: Mapping[str, Any], found: Findings) -> None:

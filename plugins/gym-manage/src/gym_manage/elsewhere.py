@@ -76,8 +76,8 @@ _WRITE = {
     "leave it out: the last step of an epoch has what is left": "dataloader_drop_last",
     "leave it out: evaluation is as precise as training": "bf16_full_eval fp16_full_eval",
     "leave it out: products in fp32 stay fp32": "tf32",
-    "leave it out: no loss has smoothed labels": "label_smoothing_factor",
-    "name an algorithm that has it: `cdpo`, `robust_dpo` or `exo`": "label_smoothing",
+    "name an algorithm that has it: `label_smoothing` of `sft` and `pretrain`": "label_smoothing_factor",
+    "name an algorithm that has it: `cdpo`, `robust_dpo`, `exo`, `sft` or `pretrain`": "label_smoothing",
     "leave it out: a run on a CPU repeats bit for bit": "full_determinism",
     "leave it out: the format of rows is told from their columns, or by `data.format`": "dataset_text_field dataset_kwargs "
     "label_names",

@@ -15,11 +15,23 @@ __version__ = "0.1.0"
 __all__ = ["ASFT", "DFT", "EAFT", "GKD", "SFT", "Pretrain"]
 
 
-class SFT(TorchAlgorithm):
-    """Supervised fine-tuning: learns to give the answers of conversations. Prompts are read, not trained on."""
+class LearnsTokens(TorchAlgorithm):
+    """Base of what learns how probable the next token is, and no more."""
 
-    objective: ClassVar[str] = "gym_sft.objective:NextToken"
+    objective: ClassVar[str] = "gym_sft.objective:next_token"
     oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
+    context_parallel: ClassVar[bool] = True
+    streams: ClassVar[bool] = True
+    measures_apart: ClassVar[bool] = True
+
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Label smoothing: the share of each label that all tokens of the vocabulary have alike, in training and in evaluations
+    (`label_smoothing_factor` in transformers)."""
+
+
+class LearnsAnswers(TorchAlgorithm):
+    """Base of what learns the answers of conversations."""
+
     contribution: ClassVar[str] = "gym_sft.accuracy:supervised"
     context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "conversation"
@@ -36,7 +48,16 @@ class SFT(TorchAlgorithm):
         return {**super().evaluation_metrics(), **({"accuracy": "higher"} if self.compute_accuracy else {})}
 
 
-class DFT(SFT):
+class SFT(LearnsTokens, LearnsAnswers):
+    """Supervised fine-tuning: learns to give the answers of conversations. Prompts are read, not trained on.
+
+        loss = -(1 - e) log p - e mean log q
+
+    p: probability of a trained token; q: of each token of the vocabulary there; e: `label_smoothing`.
+    """
+
+
+class DFT(LearnsAnswers):
     """Dynamic fine-tuning: each token counts as much as the model already believed in it.
 
         loss = -sg(p) log p
@@ -52,7 +73,7 @@ class DFT(SFT):
     oracle: ClassVar[str] = "gym_sft.naive_losses:dynamic"
 
 
-class EAFT(SFT):
+class EAFT(LearnsAnswers):
     """Entropy-adaptive fine-tuning: a token counts little where the model is sure, and so where it is sure of something else.
 
         loss = -sg(H / 3)^alpha log p
@@ -69,7 +90,7 @@ class EAFT(SFT):
     """EAFT exponent (alpha): 0 makes it SFT."""
 
 
-class ASFT(SFT):
+class ASFT(LearnsAnswers):
     """Anchored fine-tuning: DFT, and a penalty on departing from the model as it was.
 
         loss = -sg(p) log p + alpha KL(reference || policy)
@@ -96,7 +117,7 @@ class ASFT(SFT):
         return (Further(self.ref_model),)
 
 
-class GKD(SFT):
+class GKD(LearnsAnswers):
     """Generalized knowledge distillation: learns the distributions of a teacher at each token of the answers.
 
         loss = beta KL(P || M) + (1 - beta) KL(Q || M) - ftx log q,  M = beta P + (1 - beta) Q
@@ -133,12 +154,7 @@ class GKD(SFT):
         return self
 
 
-class Pretrain(TorchAlgorithm):
+class Pretrain(LearnsTokens):
     """Continued pre-training: learns every token of plain text."""
 
-    objective: ClassVar[str] = "gym_sft.objective:NextToken"
-    oracle: ClassVar[str] = "gym_sft.naive_losses:next_token"
-    context_parallel: ClassVar[bool] = True
     rows: ClassVar[str] = "text"
-    streams: ClassVar[bool] = True
-    measures_apart: ClassVar[bool] = True

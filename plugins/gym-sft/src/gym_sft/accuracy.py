@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gym_sft import SFT
+from gym_sft import LearnsAnswers
 from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
 from gym_torch.distributed.collectives import over_processes
 from gym_torch.loop.job import Evaluation, Job
@@ -17,7 +17,7 @@ from gym_torch.policy import Policy
 from gym_torch.source import Step, once
 
 
-def supervised(parts: Parts[SFT, Any, Any]) -> Contribution:
+def supervised(parts: Parts[LearnsAnswers, Any, Any]) -> Contribution:
     """Return the prepared samples, and the loss on those held out, with the accuracy where it is asked for."""
     return Contribution(parts.objective, samples(parts), evaluation(parts))
 

@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_sft import ASFT, DFT, EAFT, GKD
-from gym_torch import TorchAlgorithm
+from gym_sft import ASFT, DFT, EAFT, GKD, LearnsTokens
 from gym_torch.batch import Example
 
 
-def next_token(config: TorchAlgorithm, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
-    """Return the summed negative log-likelihood, one example and one token at a time, in float64."""
+def next_token(config: LearnsTokens, model: PreTrainedModel, examples: Sequence[Example]) -> Tensor:
+    """Return the summed cross entropy with smoothed labels, one example and one token at a time, in float64."""
     total = torch.zeros((), dtype=torch.float64)
     for example in examples:
         logits = model(input_ids=torch.tensor([example.tokens.tolist()])).logits[0]
         for position in range(1, len(example.tokens)):
             if example.trained[position]:
                 probabilities = torch.softmax(logits[position - 1], dim=0)
-                total = total - torch.log(probabilities[int(example.tokens[position])])
+                labels = torch.full_like(probabilities, config.label_smoothing / len(probabilities))
+                labels[int(example.tokens[position])] += 1 - config.label_smoothing
+                total = total - (labels * torch.log(probabilities)).sum()
     return total
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+import torch
 from torch import Tensor
 
+from gym_sft import LearnsTokens
 from gym_torch.batch import Batch
-from gym_torch.metrics import Metrics
+from gym_torch.metrics import Mean, Metrics
+from gym_torch.model.mean_log_probs import label_and_mean_log_probs
 from gym_torch.objective import Objective, Scores
+from gym_torch.packing import PADDED, Layout
+from gym_torch.policy import Policy
+
+
+def next_token(config: LearnsTokens, layout: Layout = PADDED) -> NextToken:
+    """Return the objective, with smoothed labels where these are asked for."""
+    return (Smoothed if config.label_smoothing else NextToken)(config, layout)
 
 
 class NextToken(Objective[Batch]):
@@ -19,3 +31,27 @@ class NextToken(Objective[Batch]):
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed negative log-likelihood in nats; the weight is the number of trained tokens."""
         return -policy(batch).sum(), {}
+
+
+class SmoothedPolicy(Policy[Batch]):
+    """A policy that says how probable all tokens are together."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log p of each label and the mean of log p over the vocabulary, `[2, n]`, fp32."""
+        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+            return self.at_labels(
+                batch, lambda states, targets: label_and_mean_log_probs(states, self.head, targets, self.chunk).T
+            ).T
+
+
+class Smoothed(NextToken):
+    """Cross entropy with smoothed labels (arXiv:1512.00567, section 7): each is a part of its token, the rest of all alike."""
+
+    config: LearnsTokens
+    policy: ClassVar[type[Policy[Any]]] = SmoothedPolicy
+
+    def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
+        """Return the summed cross entropy in nats, and the negative log-likelihood, which is that of labels as they are."""
+        own, mean = policy(batch).sum(1)
+        share = self.config.label_smoothing
+        return -(1 - share) * own - share * mean, {"nll_loss": Mean(-own.detach())}

@@ -188,7 +188,8 @@ class TorchAlgorithm(DataAlgorithm):
     target: ClassVar[str] = "gym_torch.assembly:Training"
     needs: ClassVar[tuple[str, ...]] = ("model", "data")
     objective: ClassVar[str] = ""
-    """`module:class` of a `gym_torch.objective.Objective`, called with this configuration."""
+    """`module:class` of a `gym_torch.objective.Objective`, or `module:function` of what returns one: called with this
+    configuration and the layout."""
     contribution: ClassVar[str] = "gym_torch.contribution:prepared_data"
     """`module:function` from `gym_torch.contribution.Parts` to a `gym_torch.contribution.Contribution`: where steps come from,
     what measures the policy, what watches the run, and what is closed at its end."""

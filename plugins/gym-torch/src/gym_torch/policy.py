@@ -5,7 +5,7 @@ Its parameters are all that a run has: those of the model, and those of what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar, cast
@@ -75,15 +75,25 @@ class Policy(nn.Module, Generic[B]):
         Where `batch.nucleus` is there, in the distribution over those tokens alone.
         """
         with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
-            context = self.sharing
-            if context and hidden is None and batch.nucleus is None:  # each process scores the labels at its own tokens
-                own, states = self._shared(batch, batch.target_index, context)
-                scores = label_log_probs(states, self.head, batch.targets[own], self.chunk)
-                return context.joined(scores, own, len(batch.targets))
-            states = self.hidden(batch) if hidden is None else hidden
             if batch.nucleus is not None:
+                states = self.hidden(batch) if hidden is None else hidden
                 return nucleus_log_probs(states, self.head, batch.targets, batch.nucleus, self.chunk)
-            return label_log_probs(states, self.head, batch.targets, self.chunk)
+            if hidden is not None:
+                return label_log_probs(hidden, self.head, batch.targets, self.chunk)
+            return self.at_labels(
+                batch, lambda states, targets: label_log_probs(states, self.head, targets, self.chunk)
+            )
+
+    def at_labels(self, batch: Batch, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return what `score` makes of states `[k, dim]` and the labels `[k]` that they predict, `[n, ...]` of a batch.
+
+        In the autocast of the caller. Where processes share the tokens, each scores the labels at its own.
+        """
+        context = self.sharing
+        if context is None:
+            return score(self.hidden(batch), batch.targets)
+        own, states = self._shared(batch, batch.target_index, context)
+        return context.joined(score(states, batch.targets[own]), own, len(batch.targets))
 
     def nucleus(self, batch: Batch, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0) -> Tensor:
         """Return the `gym_torch.model.nucleus.drawable` tokens at each target, as `Batch.nucleus` has them."""

@@ -81,6 +81,7 @@ class AlgorithmKeys(Keys):
         Key("pref_ftx", "algorithm.ftx", f"{_PREFERENCE} simpo"),
         Key("ref_model", "algorithm.ref_model", f"{_REFERENCED} asft"),
         Key("dpo_label_smoothing", "algorithm.label_smoothing", "cdpo", float),
+        Key("label_smoothing_factor", "algorithm.label_smoothing", "sft pretrain", float),
         Key("ld_alpha", "algorithm.ld_alpha", "ld_dpo"),
         Key("eaft_alpha", "algorithm.alpha", "eaft"),
         Key("asft_alpha", "algorithm.alpha", "asft"),

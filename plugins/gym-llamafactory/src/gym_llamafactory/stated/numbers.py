@@ -19,7 +19,6 @@ NUMBERS: dict[str, Stated] = {
     ),
     "ignore_data_skip": Stated(OFF, "would show samples again", "leave it out: a run goes on at the next sample"),
     "label_names": Stated((None,), "is for models of other tasks", "leave it out"),
-    "label_smoothing_factor": Stated((0, 0.0, None), "is not in the loss", "leave it out, or set it to 0"),
     "average_tokens_across_devices": Stated(
         (True, None), "each token counts the same on all processes", "leave it out"
     ),

@@ -44,11 +44,12 @@ def _shows_what_is_good(brought: Brought) -> bool:
         return False
     if not _on_gym_torch(brought):
         return True
-    from gym_core.component import load_object
+    from gym_core.component import construct
     from gym_torch import TorchAlgorithm
     from gym_torch.objective import Objective
 
-    return load_object(cast(type[TorchAlgorithm], cls).objective).auxiliary_modules is Objective.auxiliary_modules
+    objective = construct(cast(type[TorchAlgorithm], cls).objective, cls(**brought.options()))
+    return type(objective).auxiliary_modules is Objective.auxiliary_modules
 
 
 @laws("what its rows show as good becomes likelier", _shows_what_is_good)

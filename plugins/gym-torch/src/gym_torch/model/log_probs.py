@@ -80,8 +80,8 @@ def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: T
         chunk: most rows of logits at once.
 
     """
-    states, project = _scaled_before(hidden, head)
-    weight = _plain(project)
+    states, project = scaled_before(hidden, head)
+    weight = plain_weight(project)
     if weight is not None:
         return linear_log_probs(states, weight, targets, chunk)
 
@@ -135,7 +135,7 @@ def log_probs_and_entropies(
     rows_of = None if kept is None else kept[:, 0].contiguous()
     if kept is None:
         # with the rounding of `label_log_probs`: policies are compared of which one had no entropy asked for
-        hidden, head = _scaled_before(hidden, head)
+        hidden, head = scaled_before(hidden, head)
 
     def both(logits: Tensor, rows: slice) -> Tensor:
         finite, out = logits, None
@@ -221,15 +221,15 @@ class Head:
         return logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
 
 
-def _scaled_before(hidden: Tensor, head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def scaled_before(hidden: Tensor, head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Return states and a head with the same logits; a plain projection alone where all else is a factor on the states."""
-    if not isinstance(head, Head) or head.softcap is not None or _plain(head.project) is None:
+    if not isinstance(head, Head) or head.softcap is not None or plain_weight(head.project) is None:
         return hidden, head
     factor = head.scale / head.temperature
     return hidden if factor == 1.0 else hidden * factor, head.project
 
 
-def _plain(project: Callable[[Tensor], Tensor]) -> Tensor | None:
+def plain_weight(project: Callable[[Tensor], Tensor]) -> Tensor | None:
     """Return the weight where calling `project` is a product with it and nothing else happens or looks on."""
     if not isinstance(project, nn.Linear) or type(project).forward is not nn.Linear.forward or project.bias is not None:
         return None
