@@ -41,7 +41,7 @@ def measure(out: report.Report, quick: bool) -> None:
         batch = _batch(write_samples(folder / "samples.jsonl", path, DATA, 1024)[:16])
         for precision, kernels in SWITCHED:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=NAME)
-            _compare(out, Policy(model.train(), precision == "bf16"), batch, precision, kernels, 2 if quick else 5)
+            _compare(out, Policy(model.train(), precision), batch, precision, kernels, 2 if quick else 5)
         trials = [json.loads(file.read_text()) for file in sorted((folder / "cache" / "probe").iterdir())]
     out.figures["trials"] = [found for found in trials if "kernel" in found]
 

@@ -146,7 +146,7 @@ def case(options: dict[str, Any]) -> dict[str, int]:
     objective = objective_of(recipe, layout_for(model))
     adapt(model, recipe)
     spread.place(model)
-    policy = spread.wrap(Policy(model, bf16=options["precision"] == "bf16")).train()
+    policy = spread.wrap(Policy(model, options["precision"])).train()
     samples = [Example.longest(str(number), length) for number, length in enumerate(lengths)]
     config = AdamW()
     optimizer = build_optimizer(config, groups_of(policy.model, policy), 1e-4)

@@ -33,9 +33,18 @@ def judge(completions, log_metric):
     log_metric("spaces", sum(text.count(" ") for text in completions))
     return [float(len(text) % 2) for text in completions]
 """
-#: Of smoothed labels, of mixtures of experts, of pairs of unequal length, of a model behind a server, with an environment, and of
-#: completions that end by themselves.
-ELSEWHERE = {"nll_loss", "aux_loss", "length_bias", "teaching_groups", "experiences", "cost"}
+#: Of smoothed labels, of fp16, of mixtures of experts, of pairs of unequal length, of a model behind a server, with an
+#: environment, and of completions that end by themselves.
+ELSEWHERE = {
+    "nll_loss",
+    "loss_scale",
+    "overflowed_steps",
+    "aux_loss",
+    "length_bias",
+    "teaching_groups",
+    "experiences",
+    "cost",
+}
 ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length", "environment/NAME"}
 ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef"}
 ELSEWHERE |= {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}

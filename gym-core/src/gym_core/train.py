@@ -11,6 +11,25 @@ from gym_core.component import Config
 Count = Annotated[int, Field(gt=0, lt=2**31)]
 
 
+class Scaling(Config):
+    """How the loss is scaled where a run computes in fp16, whose small gradients would be 0 otherwise."""
+
+    init_scale: Annotated[float, Field(ge=1, lt=2.0**127)] = 65536.0
+    """What the loss is multiplied by at first (2 to the `initial_scale_power` in DeepSpeed)."""
+    growth_interval: PositiveInt = 2000
+    """Steps with finite gradients after which the scale is doubled (`loss_scale_window` in DeepSpeed)."""
+    hysteresis: PositiveInt = 1
+    """Steps with gradients that are not finite until the scale is halved; such a step updates nothing in any case."""
+    min_loss_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Smallest scale: where gradients are not finite even so, the run ends with the samples that do it."""
+
+    @model_validator(mode="after")
+    def _begins_above(self) -> Scaling:
+        if self.init_scale < self.min_loss_scale:
+            raise ValueError(f"init_scale is below min_loss_scale, {self.min_loss_scale:g}")
+        return self
+
+
 class Train(Config):
     """How long to train, on how much at a time, and what to write down on the way."""
 
@@ -34,9 +53,11 @@ class Train(Config):
     """Warm-up: a share of all steps below 1, rounded up; else so many steps (`warmup_ratio`, `warmup_steps` in transformers)."""
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
     """Largest L2 norm of the gradient over all trained parameters; 0 does not clip."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the forward and backward pass; `auto` probes this machine. Trained weights stay fp32
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the forward and backward pass; `auto` probes this machine for bf16 or fp32. Trained weights stay fp32
     (`bf16`, `fp16` in transformers)."""
+    loss_scale: Scaling = Scaling()
+    """How the loss is scaled with `precision: fp16`, and there alone."""
     gradient_checkpointing: bool | PositiveInt | Literal["selective", "tiled", "offload", "auto"] = False
     """Layers that compute activations again: every one, or each so many-th; `selective`: all but matrix products and attention;
     `tiled`: every one, in slices of the row; `offload`: those, inputs put on the disk or the host; `auto`: as little as fits."""
@@ -72,6 +93,8 @@ class Train(Config):
     def _fits_together(self) -> Train:
         if self.batch_tokens is not None and "batch_size" in self.model_fields_set:
             raise ValueError("set batch_size or batch_tokens, not both")
+        if self.precision != "fp16" and self.loss_scale != Scaling():
+            raise ValueError("loss_scale is for fp16, in which small gradients are 0: set precision: fp16 too")
         if self.greater_is_better is not None and self.metric_for_best_model is None:
             raise ValueError("greater_is_better says of metric_for_best_model which way is better: set that too")
         return self

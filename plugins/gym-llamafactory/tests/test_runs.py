@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from gym import hparams, train
 from gym_core import PluginError, RecipeError, Train, execute, load_recipe
 from gym_core.cli import cli
+from gym_core.train import Scaling
 from gym_data import Data, DatasetConfig
 from gym_llamafactory.keys.model import missing
 from gym_preference import KTO, RewardModel
@@ -187,9 +188,14 @@ def test_precision_is_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert loop(bf16=True, fp16=False, pure_bf16=False).precision == "bf16"
     assert loop(pure_bf16=True).precision == "bf16" and "trained weights stay fp32" in capsys.readouterr().err
     assert loop(mixed_precision="bf16_mixed").precision == "bf16"
-    for key, value in (("fp16", True), ("mixed_precision", "fp16_mixed")):
-        with pytest.raises(RecipeError, match="set `bf16: true`"):
-            loop(**{key: value})
+    assert loop(fp16=True).precision == loop(mixed_precision="fp16_mixed").precision == "fp16"
+    assert loop(fp16=True, bf16=False, pure_bf16=False).precision == "fp16"
+    assert loop(fp16=True).loss_scale == Scaling(), "as torch scales it"
+    for keys in ({"fp16": True, "bf16": True}, {"fp16": True, "pure_bf16": True}):
+        with pytest.raises(RecipeError, match="another: give one"):
+            loop(**keys)
+    with pytest.raises(RecipeError, match="there is no `fp8_mixed` here"):
+        loop(mixed_precision="fp8_mixed")
 
 
 def test_gradients_that_are_used_at_once_are_not_clipped() -> None:
@@ -257,7 +263,8 @@ def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch)
         ({"zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"}}, "DDP"),
         ({"tensor_parallel": {"autotp_size": 2}}, "leave it out, and take stage 3"),
         ({"train_micro_batch_size_per_gpu": 4}, "set `per_device_train_batch_size`"),
-        ({"fp16": {"enabled": True}}, "write auto there, and set `bf16`"),
+        ({"fp16": {"enabled": True}}, "write auto there, and set `fp16`"),
+        ({"bf16": {"enabled": True}}, "write auto there, and set `bf16`"),
     ],
 )
 def test_a_file_of_deepspeed_is_a_strategy(bench: Bench, told: dict[str, Any], meant: str) -> None:
@@ -270,6 +277,32 @@ def test_a_file_of_deepspeed_is_a_strategy(bench: Bench, told: dict[str, Any], m
         with pytest.raises(RecipeError, match=meant) as caught:
             load_recipe(RUN | {"deepspeed": str(file)})
         assert [problem.key for problem in caught.value.problems] == ["deepspeed"]
+
+
+def test_a_file_of_deepspeed_says_how_the_loss_of_fp16_is_scaled(bench: Bench) -> None:
+    """Without `fp16` it says nothing; what is left out is what DeepSpeed means by that."""
+    file = bench.path("ds.json")
+
+    def read(told: dict[str, Any], **keys: Any) -> Scaling:
+        file.write_text(json.dumps({"fp16": told, "zero_optimization": {"stage": 2}}))
+        train = load_recipe(RUN | {"deepspeed": str(file)} | keys).train
+        assert train.precision == ("fp16" if keys else "fp32")
+        return train.loss_scale
+
+    usual = {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 500, "initial_scale_power": 12, "hysteresis": 3,
+             "min_loss_scale": 2}  # fmt: skip
+    assert read(usual) == Scaling()
+    meant = Scaling(init_scale=4096.0, growth_interval=500, hysteresis=3, min_loss_scale=2.0)
+    assert read(usual, fp16=True) == read(usual | {"enabled": True}, fp16=True) == meant
+    assert read({}, fp16=True) == Scaling(growth_interval=1000, hysteresis=2)
+    for wrong, why in (
+        ({"loss_scale": 128}, "a scale that stays is not here"),
+        ({"enabled": False}, "write auto there"),
+        ({"consecutive_hysteresis": True}, "leave it out"),
+        ({"hysteresis": 0}, "hysteresis"),
+    ):
+        with pytest.raises(RecipeError, match=why):
+            read(wrong, fp16=True)
 
 
 def test_words_of_fsdp_are_a_strategy() -> None:

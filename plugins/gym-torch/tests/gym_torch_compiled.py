@@ -23,7 +23,9 @@ def other_code(patched: pytest.MonkeyPatch, folder: Path) -> None:
     def make(groups: list[Alike], *_: object) -> list[nn.Module]:
         return [alike.layers[0] for alike in groups]
 
-    def install(layers: list[nn.Module], _bf16: bool, _codes: list[int], _folder: Path, met: Any, *_: object) -> None:
+    def install(
+        layers: list[nn.Module], _precision: str, _codes: list[int], _folder: Path, met: Any, *_: object
+    ) -> None:
         assert met(SHORT)
         for layer in layers:
             layer.register_forward_hook(lambda _module, _inputs, output: output * 1.01)

@@ -19,11 +19,12 @@ from gym_torch.metrics import Metrics
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
+from gym_torch.rounding import rounding
 
 
 class Guesses(Policy):
     def forward(self, batch: Batch) -> Tensor:
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             return cast(ScalarHead, self.auxiliary["head"])(self.hidden(batch))
 
 

@@ -46,7 +46,7 @@ def layers(rank: int = 0) -> Layers:
     assert layout_for(model) is PACKED
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules=["q_proj"])).get_base_model()
-    return Layers(model, PACKED, bf16=False)
+    return Layers(model, PACKED, precision="fp32")
 
 
 def test_short_runs_are_left_alone(gym_cache: Path) -> None:
@@ -191,7 +191,7 @@ def test_where_nothing_can_be_compiled_layers_stay_as_they_are(gym_cache: Path) 
     assert found.error and not found.pays
     assert compiled_code.known(layers().what) is None
     with pytest.raises(UnfitError, match="keeps what compiled layers do not"):
-        Layers(layers().model, PACKED, bf16=False, recomputed="selective").compile()
+        Layers(layers().model, PACKED, precision="fp32", recomputed="selective").compile()
 
 
 def test_attention_as_an_operator_is_sound() -> None:

@@ -162,25 +162,26 @@ def test_a_row_has_the_same_bits_alone_and_in_any_number_of_threads(kernel):
     assert torch.equal(rms_norm(kernel, given[:, 7:9], weight, 1e-5, FP32), found[3][:, 7:9])
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", architectures.FAMILIES)
-def test_every_family_is_as_near_to_fp32_as_without_it(name, bf16, always):
+def test_every_family_is_as_near_to_fp32_as_without_it(name, precision, always):
     model = architectures.build(name)
     assert layout_for(model) is PACKED
 
-    def found(own: bool, bf16: bool) -> list[Tensor]:
+    def found(own: bool, precision: str) -> list[Tensor]:
         fused_modules.CHOICES.always = own
         model.zero_grad()
-        log_probs = Policy(model, bf16)(packed(*separate()))
+        log_probs = Policy(model, precision)(packed(*separate()))
         log_probs.sum().backward()
         gradients = [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
         return [log_probs.detach(), torch.cat(gradients)]
 
-    exact, *both = (found(*how) for how in ((False, False), (True, bf16), (False, bf16)))
+    exact, *both = (found(*how) for how in ((False, "fp32"), (True, precision), (False, precision)))
     mine, theirs = (
         [float((one - true).norm() / true.norm()) for one, true in zip(each, exact, strict=True)] for each in both
     )
     assert all(one <= 1.2 * other + 1e-5 for one, other in zip(mine, theirs, strict=True)), (mine, theirs)
+    assert max(theirs) < {"fp32": 1e-5, "bf16": 0.2, "fp16": 0.02}[precision]
 
 
 def test_a_layer_keeps_less_for_its_gradient(always):

@@ -41,7 +41,7 @@ def built(name: str = "qwen3") -> PreTrainedModel:
     return model
 
 
-def adapted(bf16: bool = False) -> PreTrainedModel:
+def adapted(precision: str = "fp32") -> PreTrainedModel:
     """Return a model below an adapter that is something: its embeddings are frozen, and all of its layers train."""
     model = get_peft_model(built(), LoraConfig(r=2, target_modules="all-linear")).get_base_model()
     draws = torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ def adapted(bf16: bool = False) -> PreTrainedModel:
         for weight in layer.parameters():
             weight.requires_grad_()
             weight.data.add_(torch.randn(weight.shape, generator=draws), alpha=0.02)
-    Policy(model, bf16)  # with its kernels
+    Policy(model, precision)  # with its kernels
     found: PreTrainedModel = model.train()
     return found
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patched, torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
         patched.setenv("GYM_CACHE", str(path))
         patched.setenv(compiled_code.FOLDER, str(path / "compiled"))
-        assert not (found := Layers(adapted(), PACKED, bf16=False).tried()).error, found
+        assert not (found := Layers(adapted(), PACKED, precision="fp32").tried()).error, found
         yield path
 
 
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def compiled(folder: Path) -> PreTrainedModel:
     """Return that model with its layers compiled."""
     model = adapted()
-    Layers(model, PACKED, bf16=False).compile()
+    Layers(model, PACKED, precision="fp32").compile()
     assert {type(vars(layer)["forward"].__func__) for layer in recomputable(model)} == {CompiledForward}
     return model
 
@@ -214,7 +214,7 @@ def test_evaluation_that_differs_from_training_is_computed_as_it_is(
 ) -> None:
     changed(monkeypatch, 1.0, 2.0)
     compiled, model = adapted(), adapted()
-    Layers(compiled, PACKED, bf16=False).compile()
+    Layers(compiled, PACKED, precision="fp32").compile()
     heads = head_of(compiled), head_of(model)
     runs.clear()
     assert_equal(losses(compiled, ROWS[1], packed, heads[0]), losses(model, ROWS[1], packed, heads[1]))
@@ -230,10 +230,10 @@ def stale(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     shutil.copytree(folder / "compiled", tmp_path / "compiled")
     monkeypatch.setenv(compiled_code.FOLDER, str(tmp_path / "compiled"))
     before = tmp_path / "stale"
-    shutil.copytree(compiled_code.folder_of(Layers(adapted(), PACKED, bf16=False).what), before)
+    shutil.copytree(compiled_code.folder_of(Layers(adapted(), PACKED, precision="fp32").what), before)
     made: list[Path] = []
 
-    def make(groups: list[Any], _bf16: bool, into: Path) -> list[Any]:
+    def make(groups: list[Any], _precision: str, into: Path) -> list[Any]:
         made.append(into)
         shutil.copytree(before, into, dirs_exist_ok=True)
         return [alike.layers[0] for alike in groups]
@@ -248,7 +248,7 @@ def test_code_on_the_disk_that_computes_something_else_is_made_again(
     """And layers stay as they are where that is no better."""
     changed(monkeypatch, 2.0, 2.0)
     model = adapted()
-    layers = Layers(model, PACKED, bf16=False)
+    layers = Layers(model, PACKED, precision="fp32")
     assert layers.compile() is None
     said = capsys.readouterr().err
     assert len(stale) == 1 and said.count("computes something else") == 2
@@ -267,7 +267,7 @@ def test_what_one_process_finds_holds_for_all(times: int, stale: list[Path]) -> 
         asked += 1
         return [*own, "elsewhere it computes something else"] if asked in (1, 3)[:times] else own
 
-    took = Layers(model, PACKED, bf16=False).compile(everywhere)
+    took = Layers(model, PACKED, precision="fp32").compile(everywhere)
     assert (took is None) is (times == 2) and len(stale) == 1
     assert all(("forward" in vars(layer)) is (times == 1) for layer in recomputable(model))
 
@@ -276,7 +276,7 @@ def test_what_one_process_finds_holds_for_all(times: int, stale: list[Path]) -> 
 def test_code_that_cannot_be_read_is_made_again(
     name: str, stale: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    layers = Layers(adapted(), PACKED, bf16=False)
+    layers = Layers(adapted(), PACKED, precision="fp32")
     for file in compiled_code.folder_of(layers.what).rglob(name):
         file.write_bytes(b"")
     assert layers.compile() is not None
@@ -284,20 +284,20 @@ def test_code_that_cannot_be_read_is_made_again(
 
 
 def test_layers_that_compute_otherwise_have_code_of_their_own() -> None:
-    found = calls(built("qwen3 with windows"), PACKED, bf16=False)
+    found = calls(built("qwen3 with windows"), PACKED, precision="fp32")
     assert [len(alike.layers) for alike in found] == [1, 1]
     model = built()
-    (alike,) = calls(model, PACKED, bf16=False)
+    (alike,) = calls(model, PACKED, precision="fp32")
     assert len(alike.layers) == 2 and alike.learns == {"/0/0"}
     assert alike.sizes["/0/0"] == [1, "n1021", 32] and alike.sizes["/1/spans"] == ["n46"]
     recomputable(model)[1].self_attn.scaling *= 2
-    assert len(calls(model, PACKED, bf16=False)) == 2
+    assert len(calls(model, PACKED, precision="fp32")) == 2
 
 
 @pytest.mark.parametrize("what", ["random numbers", "a hook looks on", "for other sizes", "returns more than hidden"])
 def test_a_layer_that_cannot_be_compiled_says_why(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built().train()
-    (alike,) = calls(model, PACKED, bf16=False)
+    (alike,) = calls(model, PACKED, precision="fp32")
     layer = alike.layers[0]
     forward = type(layer.mlp).forward
     if what == "a hook looks on":

@@ -31,7 +31,7 @@ def real(folder: Path) -> PreTrainedModel:
     return model
 
 
-def gradients(folder: Path, config: dict[str, Any], policy: Any, adapter: str, bf16: bool) -> tuple[Tensor, ...]:
+def gradients(folder: Path, config: dict[str, Any], policy: Any, adapter: str, precision: str) -> tuple[Tensor, ...]:
     """Return loss and gradients of a batch, with dropout in the adapter."""
     recipe = recipe_of(folder, config, {"name": "lora", "dropout": 0.1} if adapter == "lora" else adapter)
     torch.manual_seed(0)
@@ -43,20 +43,26 @@ def gradients(folder: Path, config: dict[str, Any], policy: Any, adapter: str, b
     recompute_layers(model.train(), policy)
     torch.manual_seed(1)
     loss, _ = NextToken(None).loss(
-        Policy(model, bf16, declared_head(model)), packed([samples(6)[number] for number in range(6)])
+        Policy(model, precision, declared_head(model)), packed([samples(6)[number] for number in range(6)])
     )
     loss.backward()
     return loss.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)
 
 
 @pytest.mark.parametrize(
-    ("config", "adapter", "bf16"),
-    [(QWEN, "full", False), (QWEN, "lora", False), (EXPERTS, "full", False), (QWEN, "full", True)],
+    ("config", "adapter", "precision"),
+    [
+        (QWEN, "full", "fp32"),
+        (QWEN, "lora", "fp32"),
+        (EXPERTS, "full", "fp32"),
+        (QWEN, "full", "bf16"),
+        (QWEN, "full", "fp16"),
+    ],
 )
 def test_loss_and_gradients_are_the_same_under_every_policy(
-    tmp_path: Path, config: dict[str, Any], adapter: str, bf16: bool
+    tmp_path: Path, config: dict[str, Any], adapter: str, precision: str
 ) -> None:
-    plain, *others = (gradients(tmp_path, config, policy, adapter, bf16) for policy in EVERY)
+    plain, *others = (gradients(tmp_path, config, policy, adapter, precision) for policy in EVERY)
     assert len(plain) > 10 and all(part.abs().sum() > 0 for part in plain)
     for other in others:
         assert all(torch.equal(*pair) for pair in zip(plain, other, strict=True))

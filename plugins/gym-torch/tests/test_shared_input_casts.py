@@ -78,7 +78,7 @@ def test_a_family_with_adapters_has_the_same_loss_and_gradients_as_near_to_fp32(
 def test_beside_shared_casts_the_head_keeps_no_logits_in_fp32():
     model, batch = architectures.build("qwen3"), packed(*separate())
     assert layout_for(model) is PACKED
-    policy = Policy(model, bf16=True)
+    policy = Policy(model, "bf16")
     wide, kept = (len(batch.targets), model.config.vocab_size), []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,9 +52,9 @@ def model_of(config: dict[str, Any], policy: Any, attention: str = NAME) -> PreT
     return model
 
 
-def gradients(model: PreTrainedModel, bf16: bool = False) -> list[Tensor]:
+def gradients(model: PreTrainedModel) -> list[Tensor]:
     batch = packed([samples(6)[number] for number in range(6)])
-    loss, _ = NextToken(None).loss(Policy(model, bf16, declared_head(model)), batch)
+    loss, _ = NextToken(None).loss(Policy(model, head=declared_head(model)), batch)
     loss.backward()
     return [loss.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)]
 

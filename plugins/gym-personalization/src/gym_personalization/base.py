@@ -67,7 +67,7 @@ class Base:
         checks.adapter(adapted, self.loaded)
         self._groups = _template(adapted.model, self.pairs)
         recompute_layers(model, recipe.train.gradient_checkpointing)
-        self.policy: Policy[Any] = Policy(model, self.loaded.precision == "bf16")
+        self.policy: Policy[Any] = Policy(model, self.loaded.precision)
         self.lora = GroupedLora(model, self.pairs, slots)
         self.policy.train()
 

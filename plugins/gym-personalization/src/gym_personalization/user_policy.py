@@ -24,7 +24,7 @@ class UserPolicy(Policy[Any]):
 
     def __init__(self, shared: Policy[Any], lora: GroupedLora, slot: int) -> None:
         """Take a slot, whose values stay as they are."""
-        super().__init__(shared.model, shared.bf16, shared.head)
+        super().__init__(shared.model, shared.precision, shared.head)
         self.lora, self.slot = lora, slot
         self._gradients: list[tuple[nn.Parameter, Tensor]] = []
         self.pairs: dict[tuple[str, str], nn.Parameter] = {}

@@ -110,7 +110,7 @@ def user_run(base: Base, name: str, recipe: Recipe, output: Path, slot: int, res
     checks.before_data(config, recipe, base.loaded)
     check_shared(recipe)
     objective: Objective[Any] = construct(config.objective, config, base.loaded.layout)
-    _check(recipe, objective)
+    _check(recipe, objective, base.loaded.precision)
 
     data = prepare(config, run, base.loaded)
     checks.evaluation(recipe.train, data.validation)
@@ -167,7 +167,7 @@ def _observers(run: Run, base: Base, data: Prepared) -> list[Observer]:
     return [Metrics(run.output / FILE), card, *chosen]
 
 
-def _check(recipe: Recipe, objective: Objective[Any]) -> None:
+def _check(recipe: Recipe, objective: Objective[Any], precision: str) -> None:
     """Raise AloneError for what a user's recipe asks that depends on, or changes, more than the pairs of that user."""
     config, train, backend = torch_algorithm(recipe), recipe.train, recipe.model
     optimizer = part(recipe, Optimizer) or AdamW()
@@ -186,6 +186,7 @@ def _check(recipe: Recipe, objective: Objective[Any]) -> None:
             "it works in the backward pass",
         ),
         (keeps_best(train), "train.keep_best", "checkpoints of single users are not kept"),
+        (precision == "fp16", "train.precision", "fp16 scales each loss by what its own gradients bear"),
         (libraries, "model.kernels", "kernels of libraries are tried for one run"),
         (sharing > 1, "distributed.context_parallel_size", "processes are to share its rows"),
     )

@@ -35,6 +35,7 @@ from gym_torch.model.log_probs import declared_head
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import Layout
 from gym_torch.policy import Policy
+from gym_torch.rounding import rounding
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class _States(Objective[Any, Any]):
     def loss(self, policy: Scores[Any], batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return their sum."""
         own = cast(Policy[Any], policy)
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=own.bf16):
+        with rounding(batch.tokens.device, own.precision):
             return own.hidden(batch).float().sum(), {}
 
 
@@ -123,7 +124,7 @@ def _trace(built: Skeleton, objective: Objective[Any, Any], batch: Batch, passin
     with built.mode:
         with built.device:
             auxiliary = objective.auxiliary_modules(model)
-        policy = objective.policy(model, built.precision == "bf16", declared_head(model), auxiliary=auxiliary)
+        policy = objective.policy(model, built.precision, declared_head(model), auxiliary=auxiliary)
         policy.context = FirstOfGroup(built.sharing) if built.sharing > 1 else None
         trace.ignore([*policy.parameters(), *policy.buffers()])
         hooks = [

@@ -7,6 +7,7 @@ import time
 import torch
 
 from gym_torch.kernels.precision_probe import device, remembered
+from gym_torch.rounding import rounding
 
 ROWS = 128
 WIDEST = 512  #: wider layers are judged by a trial of this width, so that it takes a moment only
@@ -16,18 +17,18 @@ ENOUGH = 0.3  #: seconds after which no further try begins; the best counts, for
 def rate(width: int, precision: str) -> float:
     """Return floating-point operations a second of a feed-forward block, forward and backward."""
     width = min(width, WIDEST)
-    measured = remembered("rate", f"{width} {precision}", lambda: {"rate": _measure(width, precision == "bf16")})
+    measured = remembered("rate", f"{width} {precision}", lambda: {"rate": _measure(width, precision)})
     return float(measured["rate"])
 
 
-def _measure(width: int, bf16: bool) -> float:
+def _measure(width: int, precision: str) -> float:
     rows = torch.randn(ROWS, width, device=device())
     wide = torch.randn(3 * width, width, device=device(), requires_grad=True)
     narrow = torch.randn(width, 3 * width, device=device(), requires_grad=True)
     best, end = float("inf"), time.perf_counter() + ENOUGH
     while best == float("inf") or time.perf_counter() < end:
         began = time.perf_counter()
-        with torch.autocast(device().type, torch.bfloat16, enabled=bf16):
+        with rounding(device(), precision):
             out = torch.nn.functional.silu(rows @ wide.T) @ narrow.T
         out.float().mean().backward()  # type: ignore[no-untyped-call]
         assert narrow.grad is not None

@@ -24,6 +24,7 @@ from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.further_models import TrainedFurther
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.scalar_head import FILE, ScalarHead, freeze_lm_head, head_of
+from gym_torch.rounding import rounding
 from gym_torch.trained_part import FirstStepBatch
 
 FOLDER = "critic"  #: of a critic that is a model of its own, in the directory of the policy
@@ -116,14 +117,14 @@ class ActorCritic(RolloutPolicy):
 
     def forward(self, batch: RolloutBatch) -> Tensor:
         """Return what `scored` does, and below it the values before the targets: `[2, n]` or `[3, n]`, fp32."""
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             hidden = self.hidden(batch)
             scores = self.scored(batch, hidden)
             return torch.cat([scores.view(-1, len(batch.targets)), self._critic(batch, lambda: hidden)[None]])
 
     def values(self, batch: Batch) -> Tensor:
         """Return the values alone, `[n]` fp32."""
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             found: Tensor = self._critic(batch, lambda: self.hidden(batch))
         return found
 

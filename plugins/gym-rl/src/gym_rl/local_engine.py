@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from gym_data.tokenizer import Tokenizer
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.rollout_engine import RolloutRequest
@@ -14,6 +12,7 @@ from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.expert_routing import Routers
 from gym_torch.model.layout_support import miniature_support
 from gym_torch.packing import ALONE
+from gym_torch.rounding import rounding
 
 
 class LocalEngine:
@@ -36,19 +35,19 @@ class LocalEngine:
         """Use the model as it is at each call."""
         self.generator = Generator(adapted.model, tokenizer, config.max_batch, routers)
         self.prefix_cache_bytes = config.prefix_cache_bytes
-        self.rounds = precision != "fp32"
-        self.exact = not self.rounds and miniature_support(adapted.model, None, packs=False).layout is not ALONE
+        self.precision = precision
+        self.exact = precision == "fp32" and miniature_support(adapted.model, None, packs=False).layout is not ALONE
 
     def refresh(self) -> None:
         """Do nothing: the weights are the trainer's own."""
 
     def generate(self, request: RolloutRequest) -> list[Completion]:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
-        device, options = self.generator.model.device.type, dict(vars(request))
+        device, options = self.generator.model.device, dict(vars(request))
         options["max_new_tokens"], turns = options.pop("limits"), options.pop("turns")
         if turns is not None and self.prefix_cache_bytes:
             options["prefixes"] = turns.setdefault("prefixes", PrefixCache(self.prefix_cache_bytes))
-        with torch.autocast(device, torch.bfloat16, enabled=self.rounds):
+        with rounding(device, self.precision):
             return self.generator.generate(**options)
 
     def close(self) -> None:

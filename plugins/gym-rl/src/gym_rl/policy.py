@@ -12,6 +12,7 @@ from gym_torch.compared_policy import logits_beside
 from gym_torch.model.log_probs import log_probs_and_entropies
 from gym_torch.policy import Policy, evaluating
 from gym_torch.reference import Reference, Scorer
+from gym_torch.rounding import rounding
 
 
 class RolloutPolicy(Policy[RolloutBatch]):
@@ -31,7 +32,7 @@ class RolloutPolicy(Policy[RolloutBatch]):
         """
         if not (batch.entropy or batch.full_kl):
             return self.log_probs(batch, hidden)
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             other = None
             if batch.full_kl:  # the routers of the reference choose for themselves
                 other = logits_beside(self.reference, replace(batch, experts=None))

@@ -78,7 +78,7 @@ class RolloutEngineConfig(Component):
 
     `build(adapted=..., tokenizer=Tokenizer, path=Path, precision=str, output=Path, ranks=Ranks, routers=...)` returns a
     `gym_rl.rollout_engine.RolloutEngine` for the weights of `adapted` (`gym_torch.model.adapted.AdaptedModel`). `path` is the
-    directory of the model that was adapted, `precision` what the trainer computes in (`fp32` or `bf16`), `output` the directory
+    directory of the model that was adapted, `precision` what the trainer computes in (`fp32`, ...), `output` the directory
     of the run; `routers` (`gym_torch.model.expert_routing.Routers`) is None, or asks for the experts of each token in
     `Completion.routed`.
     """

@@ -14,6 +14,7 @@ from gym_torch.loop.job import Evaluation, Job
 from gym_torch.loop.step_batches import place
 from gym_torch.model.log_probs import map_logits
 from gym_torch.policy import Policy
+from gym_torch.rounding import rounding
 from gym_torch.source import Step, once
 
 
@@ -62,7 +63,7 @@ def accuracies(policy: Policy[Any], batch: Any) -> torch.Tensor:
     def most_probable(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return logits.argmax(1)
 
-    with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=policy.bf16):
+    with rounding(batch.tokens.device, policy.precision):
         guessed = map_logits(policy.hidden(batch), policy.head, most_probable, policy.chunk)
     right = (guessed == batch.targets).double()
     counts = torch.bincount(batch.target_segment, minlength=len(batch.segments))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from gym_sft import LearnsTokens
@@ -14,6 +13,7 @@ from gym_torch.model.mean_log_probs import label_and_mean_log_probs
 from gym_torch.objective import Objective, Scores
 from gym_torch.packing import PADDED, Layout
 from gym_torch.policy import Policy
+from gym_torch.rounding import rounding
 
 
 def next_token(config: LearnsTokens, layout: Layout = PADDED) -> NextToken:
@@ -38,7 +38,7 @@ class SmoothedPolicy(Policy[Batch]):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return log p of each label and the mean of log p over the vocabulary, `[2, n]`, fp32."""
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             return self.at_labels(
                 batch, lambda states, targets: label_and_mean_log_probs(states, self.head, targets, self.chunk).T
             ).T

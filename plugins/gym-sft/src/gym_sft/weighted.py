@@ -18,6 +18,7 @@ from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.log_probs import map_logits
 from gym_torch.objective import Objective, Scores
 from gym_torch.policy import Policy
+from gym_torch.rounding import rounding
 
 MOST = 20  #: tokens of which the entropy is taken
 SCALE = 3.0  #: about the largest entropy that as many tokens have, ln 20
@@ -46,7 +47,7 @@ class EntropyPolicy(Policy[Batch]):
                 entropy = -(top.exp() * top).sum(1)
             return torch.stack([own, entropy], 1)
 
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             return map_logits(self.hidden(batch), self.head, score, self.chunk).T
 
 

@@ -32,6 +32,7 @@ from gym_torch.loop.adapter_initialization import first_step, initialize
 from gym_torch.loop.best_metric import best_metric
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.job import Job
+from gym_torch.loop.loss_scale import LossScale
 from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.optimizer import optimizer_of
 from gym_torch.loop.prepared_data import described, prepare
@@ -96,8 +97,9 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     recompute_layers(adapted.model, train.gradient_checkpointing)
     spread = spread_of(recipe, accelerator)
     spread.place(adapted.model)
-    bf16 = model.precision == "bf16"
-    policy: Policy[Any] = objective.policy(adapted.model, bf16, temperature=objective.temperature, auxiliary=auxiliary)
+    policy: Policy[Any] = objective.policy(
+        adapted.model, model.precision, temperature=objective.temperature, auxiliary=auxiliary
+    )
     policy.context = spread.context
 
     checkpoints = Checkpoints(run.output / "checkpoints", train.keep_last, warn)
@@ -116,7 +118,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         training_state.extend(found, source)
     else:
         begin(parts, objective, source)
-    layers = compiling.Layers(adapted.model, model.layout, bf16, train.gradient_checkpointing)
+    layers = compiling.Layers(adapted.model, model.layout, model.precision, train.gradient_checkpointing)
     alone = accelerator.num_processes == 1
     policy.train()  # layers that compute again do so in training alone
     policy.balance = balance_of(adapted.model, model.router_aux_loss_coef)  # which runs the model, whole as it still is
@@ -156,6 +158,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         shown=config.shown(),
         best_by=best_metric(recipe),
         balance=policy.balance,
+        loss_scale=LossScale(train.loss_scale) if model.precision == "fp16" else None,
         parts=(adapted, *policy.auxiliary_modules),
         changeover=changeover,
     )

@@ -12,6 +12,7 @@ from gym_torch.batch import Batch
 from gym_torch.model.log_probs import map_logits
 from gym_torch.policy import B, Policy
 from gym_torch.reference import Reference, Scorer
+from gym_torch.rounding import rounding
 
 
 def logits_beside(reference: Reference | Scorer | None, batch: Batch) -> Callable[[Tensor, slice], Tensor]:
@@ -64,7 +65,7 @@ class ComparedPolicy(Policy[B]):
 
         The logits of a few tokens exist at a time, of either model, and are computed again in the backward pass.
         """
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             other = logits_beside(self.reference, batch)  # before the policy builds its graph
 
             def compare(logits: Tensor, rows: slice) -> Tensor:

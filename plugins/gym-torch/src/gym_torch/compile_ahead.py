@@ -190,9 +190,9 @@ def layers_of(record: Path, recomputed: bool | int | str) -> Layers:
     if torch_algorithm(recipe).disable_dropout:
         disable_dropout(adapted.model)
     recompute_layers(adapted.model, recomputed)
-    bf16 = loaded.precision == "bf16"
-    Policy(adapted.model, bf16).train()
-    return Layers(adapted.model, loaded.layout, bf16, recomputed)
+    precision = loaded.precision
+    Policy(adapted.model, precision).train()
+    return Layers(adapted.model, loaded.layout, precision, recomputed)
 
 
 def _end_with_parent() -> None:

@@ -58,8 +58,8 @@ class Transformers(TorchBackend):
     """Branch, tag or commit on the Hub; a folder has none."""
     init: Literal["pretrained", "random"] = "pretrained"
     """Start from the weights, or from random ones of the same shape, drawn with the seed of the run."""
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """How the frozen weights are held: `auto` as they are stored if the run computes in bf16, else fp32
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """How the frozen weights are held: `auto` as they are stored if the run computes in bf16 or fp16, else fp32
     (`torch_dtype` in transformers)."""
     quantization: Annotated[SerializeAsAny[LoadTimeQuantizer] | None, Slot("quantizers")] = None
     """Hold the weights of linear layers in a few bits while an adapter trains beside them (QLoRA). The head, embeddings and what

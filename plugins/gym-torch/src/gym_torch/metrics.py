@@ -130,6 +130,8 @@ OF_THE_LOOP = frozenset(
         "loss",
         "aux_loss",
         "grad_norm",
+        "loss_scale",
+        "overflowed_steps",
         "learning_rate",
         "num_tokens",
         "tokens_per_second",

@@ -32,7 +32,8 @@ class Progress:
     best_figures: dict[str, float] = field(default_factory=dict)  #: all that it measured
     skipped: list[int] = field(default_factory=list)  #: finished steps that updated nothing, counted from 1
     idle: int = 0  #: finished steps that had nothing to learn from, and updated nothing
-    loss: float = 0.0  #: sum over the finished steps of their loss
+    overflowed: int = 0  #: finished steps whose scaled gradients were not finite, and that updated nothing
+    loss: float = 0.0  #: sum over the finished steps that updated something of their loss
     figures: dict[str, float] = field(default_factory=dict)
     """First and newest `loss` and what else the algorithm improves, and all of the newest evaluation."""
     stop: str = ""  #: why to end before `total`; an observer may set it
@@ -67,7 +68,12 @@ class Progress:
     @property
     def mean_loss(self) -> float:
         """Mean of the loss over the steps that updated the weights."""
-        return self.loss / max(1, self.step - len(self.skipped) - self.idle)
+        return self.loss / max(1, self.scheduled - len(self.skipped) - self.idle)
+
+    @property
+    def scheduled(self) -> int:
+        """Steps that the learning rate went on by: it waits where gradients overflowed, as in transformers."""
+        return self.step - self.overflowed
 
 
 def steps_of(every: float, total: int) -> int:

@@ -37,7 +37,7 @@ class PlannedRun:
 
     recipe: Recipe  #: with `auto` where something is to be settled
     path: Path  #: directory with the configuration of the model
-    precision: str  #: what it computes in: `fp32` or `bf16`
+    precision: str  #: what it computes in: `fp32`, `bf16` or `fp16`
     device: torch.device
     examples: Examples  #: what the data section prepared for training
 

@@ -25,6 +25,7 @@ from gym_torch.model.hidden_states import hidden_states, shared_states
 from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
 from gym_torch.model.neftune import Noise
+from gym_torch.rounding import rounding
 
 B = TypeVar("B", bound=Batch)
 
@@ -35,12 +36,12 @@ class Policy(nn.Module, Generic[B]):
     def __init__(
         self,
         model: PreTrainedModel,
-        bf16: bool = False,
+        precision: str = "fp32",
         head: Head | None = None,
         temperature: float = 1.0,
         auxiliary: Mapping[str, AuxiliaryModule] | None = None,
     ) -> None:
-        """Wrap a causal language model; with `bf16` its matrix products run in bf16 over fp32 weights.
+        """Wrap a causal language model, whose matrix products run in `precision` over fp32 weights: fp32, bf16 or fp16.
 
         `head` is found out and checked against the model unless it is given. `temperature` divides the logits. `auxiliary`
         are the modules trained beside the model, by name.
@@ -48,12 +49,12 @@ class Policy(nn.Module, Generic[B]):
         super().__init__()
         self.model = model
         self.auxiliary = nn.ModuleDict({name: _checked(name, module) for name, module in (auxiliary or {}).items()})
-        self.bf16 = bf16
+        self.precision = precision
         fuse(model)
         multiply(model)
-        if bf16:
+        if precision != "fp32":
             share_casts(model, head=model.get_output_embeddings())
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+        with rounding(model.device, precision):
             self.head = replace(head or head_of(model), temperature=temperature)
         self.chunk = rows_at_once(model.config.get_text_config().vocab_size)
         self.noise: Noise | None = None  #: on embeddings in training
@@ -74,7 +75,7 @@ class Policy(nn.Module, Generic[B]):
 
         Where `batch.nucleus` is there, in the distribution over those tokens alone.
         """
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             if batch.nucleus is not None:
                 states = self.hidden(batch) if hidden is None else hidden
                 return nucleus_log_probs(states, self.head, batch.targets, batch.nucleus, self.chunk)
@@ -100,7 +101,7 @@ class Policy(nn.Module, Generic[B]):
         with (
             evaluating(self),
             torch.no_grad(),
-            torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16),
+            rounding(batch.tokens.device, self.precision),
         ):
             return nucleus_tokens(self.hidden(batch), self.head, batch.targets, top_p, self.chunk, top_k, min_p)
 

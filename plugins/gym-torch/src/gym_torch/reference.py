@@ -142,7 +142,9 @@ class Reference:
             for weight in filter(torch.is_floating_point, frozen.model.parameters()):
                 weight.data = weight.data.float()
         device = next(policy.parameters()).device
-        other: Policy[Any] = Policy(frozen.model.to(device), policy.bf16, temperature=policy.head.temperature).eval()
+        other: Policy[Any] = Policy(
+            frozen.model.to(device), policy.precision, temperature=policy.head.temperature
+        ).eval()
         other.context = policy.context
         return Scorer(other)
 

@@ -26,7 +26,13 @@ _REFUSED = {
     "sparse_attention": "leave it out",
     "curriculum_learning": "leave it out",
     "progressive_layer_drop": "leave it out",
-    "amp": "leave it out, and set `bf16: true`",
+    "amp": "leave it out, and set `bf16: true` or `fp16: true`",
+}
+#: Entries of its section `fp16`, by what to do instead.
+_SCALED = {
+    "loss_scale": "a scale that stays is not here: write 0, and `initial_scale_power`",
+    "consecutive_hysteresis": "leave it out: hysteresis begins anew where the scale has risen",
+    "fp16_master_weights_and_grads": "leave it out: weights that train are fp32",
 }
 _SHARDED = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "true")
 _WRAPPING = ("auto_wrap", "offload")  #: which layers are cut, and where they lie: no number changes
@@ -41,19 +47,40 @@ _CUTTING = (
 
 def zero(value: Any) -> str:
     """Return the stage of ZeRO of a DeepSpeed file, or of its content. Raises ValueError for what it says beyond that."""
-    told = value if isinstance(value, Mapping) else _read(Path(str(value)))
+    told = _told(value)
     for entry, key in _BESIDE.items():
         if told.get(entry, "auto") != "auto":
             raise ValueError(f"`{entry}: {told[entry]}` stands in it: write auto there, and set `{key}`")
     for entry, advice in _REFUSED.items():
         if told.get(entry):
             raise ValueError(f"`{entry}` stands in it, which is DeepSpeed's own: {advice}")
-    for entry, known in (("fp16", (False, "auto")), ("bf16", (False, "auto"))):
-        if _part(told, entry).get("enabled", False) not in known:
-            raise ValueError(f"`{entry}.enabled` is set in it: write auto there, and set `bf16`")
+    if _part(told, "bf16").get("enabled", False) not in (False, "auto"):
+        raise ValueError("`bf16.enabled` is set in it: write auto there, and set `bf16`")
     stage = _part(told, "zero_optimization").get("stage", 0)
     name = "DeepSpeed" if isinstance(value, Mapping) else str(value)
     return _said(name, f"stage {stage}", "fsdp" if stage in (2, 3) else "ddp")
+
+
+def scaling(value: Any, fp16: Any = None) -> dict[str, float] | None:
+    """Return how a DeepSpeed file, or its content, has the loss scaled; None without `fp16`.
+
+    Raises ValueError where it contradicts that, or has a scale that stays or other ways that are not here.
+    """
+    part = _part(_told(value), "fp16")
+    enabled = part.get("enabled", "auto")
+    if enabled != "auto" and bool(enabled) != bool(fp16):
+        raise ValueError(f"`fp16.enabled: {json.dumps(enabled)}` stands in it: write auto there, and set `fp16`")
+    if not fp16:
+        return None
+    for entry, advice in _SCALED.items():
+        if part.get(entry):
+            raise ValueError(f"`fp16.{entry}: {json.dumps(part[entry])}` stands in it: {advice}")
+    return {
+        "init_scale": 2.0 ** int(part.get("initial_scale_power", 16)),
+        "growth_interval": part.get("loss_scale_window", 1000),
+        "hysteresis": part.get("hysteresis", 2),
+        "min_loss_scale": part.get("min_loss_scale", 1),
+    }
 
 
 def sharding(value: Any) -> str:
@@ -81,6 +108,10 @@ def _said(what: str, how: str, strategy: str) -> str:
     return strategy
 
 
+def _told(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else _read(Path(str(value)))
+
+
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
@@ -106,4 +137,7 @@ class ProcessKeys(Keys):
         Choice("fsdp", "distributed", {"ddp": "ddp", "fsdp": "fsdp"}, read=sharding),
         *(Choice(key, "distributed", {"fsdp": "fsdp"}, read=cut) for key in _CUTTING),
     )
-    keys = (Key("ddp_timeout", "distributed.timeout", "ddp fsdp", float),)
+    keys = (
+        Key("ddp_timeout", "distributed.timeout", "ddp fsdp", float),
+        Key("deepspeed", "train.loss_scale", convert=scaling, together="fp16"),
+    )

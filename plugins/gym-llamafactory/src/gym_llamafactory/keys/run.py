@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gym_llamafactory.keys.convert import NOT, note, number, positive, refused, unread
+from gym_llamafactory.keys.convert import NOT, note, number, positive, unread
 from gym_llamafactory.table import Key, Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
@@ -13,9 +13,6 @@ _SAVED, EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by b
 PPO_EPOCHS = 4  #: what `ppo_epochs` means by being left out
 _ROUND = "stage ppo_epochs ppo_buffer_size"  #: what says how many optimizer steps a step of PPO has
 _LOGGED = 500  #: what `logging_steps` means by being left out
-_FP16 = (
-    "fp16 scales its loss, which is not done here: set `bf16: true` where the device has it, or leave both out for fp32"
-)
 _CHECKPOINTED = {"full": True, "selective": "selective"}  #: what Megatron computes again, as here
 
 
@@ -147,13 +144,18 @@ def beside_training(command: str, done: str) -> Callable[..., None]:
     return said
 
 
-def half(value: Any, pure_bf16: Any = None) -> str | None:
-    """Return the precision; None where `pure_bf16` says it, which does not go with mixed precision."""
-    if value not in (True, False):
-        raise ValueError(f"is true or false, not `{value}`")
-    if pure_bf16 and value:
-        raise ValueError("is mixed precision, which `pure_bf16` is not: give one")
-    return None if pure_bf16 else "bf16" if value else "fp32"
+def half(value: Any, pure_bf16: Any = None, fp16: Any = None) -> str | None:
+    """Return the precision; None where `pure_bf16` or `fp16` says it, which go with no other."""
+    if switched(value) and (pure_bf16 or fp16):
+        raise ValueError(f"is one precision, and `{'pure_bf16' if pure_bf16 else 'fp16'}` another: give one")
+    return None if pure_bf16 or fp16 else "bf16" if value else "fp32"
+
+
+def scaled_half(value: Any, pure_bf16: Any = None) -> str | None:
+    """Return the precision where it is fp16."""
+    if switched(value) and pure_bf16:
+        raise ValueError("is one precision, and `pure_bf16` another: give one")
+    return "fp16" if value else None
 
 
 def recomputed(value: Any, use_unsloth_gc: Any = None) -> Any:
@@ -187,9 +189,9 @@ def switched(value: Any) -> bool:
 
 def mixed(value: Any) -> str:
     """Take Megatron's name of mixed precision."""
-    if value != "bf16_mixed":
-        raise ValueError(f"there is no `{value}` here: set `bf16: true`, or leave both out for fp32")
-    return "bf16"
+    if value not in ("bf16_mixed", "fp16_mixed"):
+        raise ValueError(f"there is no `{value}` here: set `bf16: true` or `fp16: true`, or leave all out for fp32")
+    return str(value).removesuffix("_mixed")
 
 
 class RunKeys(Keys):
@@ -211,8 +213,8 @@ class RunKeys(Keys):
             default=1.0,
             together="use_galore galore_layerwise use_apollo apollo_layerwise optim",
         ),
-        Key("bf16", "train.precision", convert=half, default=False, together="pure_bf16"),
-        Key("fp16", "train.precision", convert=refused(_FP16)),
+        Key("bf16", "train.precision", convert=half, default=False, together="pure_bf16 fp16"),
+        Key("fp16", "train.precision", convert=scaled_half, together="pure_bf16"),
         Key("pure_bf16", "train.precision", convert=pure),
         Key("mixed_precision", "train.precision", convert=mixed),
         Key("gradient_checkpointing", "train.gradient_checkpointing", convert=recomputed, together="use_unsloth_gc"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_core.dialect import mapping_of
-from gym_llamafactory.keys.processes import zero
+from gym_llamafactory.keys.processes import scaling, zero
 from gym_llamafactory.v1 import keys
 from gym_llamafactory.v1.first_version import FirstVersionKeys
 
@@ -68,7 +68,9 @@ def _processes(sections: dict[str, Any], flat: dict[str, Any], told: FirstVersio
         return
     if name == "deepspeed":
         try:
-            mapping_of(sections, "distributed")["name"] = zero(spread.pop("config_file", None) or {})
+            file = spread.pop("config_file", None) or {}
+            scaling(file)  # which says nothing without a key that is not there
+            mapping_of(sections, "distributed")["name"] = zero(file)
         except ValueError as error:
             told.problem("dist_config.config_file", str(error))
     elif name == "fsdp2":

@@ -22,6 +22,7 @@ from gym_torch.model.scalar_head import ScalarHead, freeze_lm_head, head_of
 from gym_torch.objective import E, Objective
 from gym_torch.policy import Policy
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
+from gym_torch.rounding import rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class RewardModelPolicy(Policy[ScoredBatch]):
 
     def forward(self, batch: ScoredBatch) -> Tensor:
         """Return the scores `[n]` at `batch.scored`, in fp32."""
-        with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=self.bf16):
+        with rounding(batch.tokens.device, self.precision):
             scores: Tensor = self.auxiliary["head"](self.hidden(batch, batch.scored))
         return scores
 

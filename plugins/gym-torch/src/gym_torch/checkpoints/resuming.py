@@ -25,7 +25,7 @@ def extended(recipe: Recipe, job: Job, before: int) -> str:
 
     Raises RecipeError where what the adapter does in a step follows from how many there are.
     """
-    taken, total = job.progress.step, job.progress.total
+    taken, total = job.progress.scheduled, job.progress.total
     adapter = part(recipe, Adapter)
     if adapter and adapter.needs_total_steps:
         raise RecipeError(

@@ -59,6 +59,7 @@ def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[s
     return {
         "progress": asdict(job.progress),
         "window": job.window.state_dict(),
+        "loss_scale": job.loss_scale and job.loss_scale.state_dict(),
         "source": plain_data(job.source.state_dict(), f"{named(job.source)}.state_dict", "algorithm"),
         "observers": job.observer.state_dict(),
         "optimizer": optimizer,
@@ -67,9 +68,11 @@ def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[s
 
 
 def put_job(job: Job, state: Mapping[str, Any]) -> None:
-    """Restore progress, observers and log window of a job from what `job_state` returned."""
+    """Restore progress, observers, log window and scale of the loss of a job from what `job_state` returned."""
     job.observer.load_state_dict(state["observers"])
     job.window.load_state_dict(state["window"])
+    if job.loss_scale:
+        job.loss_scale.load_state_dict(state["loss_scale"])
     job.progress = Progress(**state["progress"])
     job.saved = job.progress.reached
 

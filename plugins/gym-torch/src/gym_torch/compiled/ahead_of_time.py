@@ -14,11 +14,11 @@ from gym_torch.compiled.layer_calls import SHORT, Alike, Forward, Met, gradients
 from gym_torch.compiled.layer_code import CompiledForward, Everywhere, LayerCode, UnfitError
 from gym_torch.patched_forward import surround
 
-#: Relative error of what a compiled layer computes to what it computes as it is; by bf16.
-CLOSE = {False: 1e-4, True: 0.05}
+#: Relative error of what a compiled layer computes to what it computes as it is.
+CLOSE = {"fp32": 1e-4, "bf16": 0.05, "fp16": 0.01}
 
 
-def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
+def make(groups: list[Alike], precision: str, folder: Path) -> list[Forward]:
     """Write the code of each group into a folder, and return the forward pass by it of the first layer of each.
 
     Each layer is compared with itself. Raises UnfitError where no code can be made for one, and whatever a compiler may raise.
@@ -29,17 +29,17 @@ def make(groups: list[Alike], bf16: bool, folder: Path) -> list[Forward]:
     for number, alike in enumerate(groups):
         where = folder / str(number)
         where.mkdir()
-        export(alike, bf16, where)
+        export(alike, precision, where)
         code = LayerCode(where)
         for layer in alike.layers:
-            if not compare(layer, alike, bf16, CompiledForward(code, layer)):
+            if not compare(layer, alike, precision, CompiledForward(code, layer)):
                 raise UnfitError(f"compiled code takes other weights or inputs than {type(layer).__name__} has")
         forwards.append(partial(CompiledForward(code, alike.layers[0]).computed, alike.layers[0]))
     return forwards
 
 
 def install(
-    layers: list[nn.Module], bf16: bool, codes: list[int], folder: Path, met: Met, everywhere: Everywhere = list
+    layers: list[nn.Module], precision: str, codes: list[int], folder: Path, met: Met, everywhere: Everywhere = list
 ) -> None:
     """Have each layer compute by its code, in place, once one layer of each code is found to compute the same.
 
@@ -53,7 +53,7 @@ def install(
         by_layer = dict(zip(layers, forwards, strict=True))
         for alike in met(SHORT):
             # Until one is computed by the code.
-            any(compare(layer, alike, bf16, by_layer[layer]) for layer in alike.layers)
+            any(compare(layer, alike, precision, by_layer[layer]) for layer in alike.layers)
     except UnfitError as error:
         unfit.append(str(error))
     if unfit := everywhere(unfit):
@@ -62,32 +62,32 @@ def install(
         surround(layer, forward)
 
 
-def compare(layer: nn.Module, alike: Alike, bf16: bool, compiled: CompiledForward) -> bool:
+def compare(layer: nn.Module, alike: Alike, precision: str, compiled: CompiledForward) -> bool:
     """Return whether a layer in training is computed by its code, and note in which modes that computes what the layer does.
 
     Raises UnfitError where it does not in training, or the layer draws random numbers.
     """
     name, before = type(layer).__name__, torch.get_rng_state()
     with torch.random.fork_rng(), _in_mode(layer, training=True):
-        wanted = gradients(layer, layer, alike, bf16)
+        wanted = gradients(layer, layer, alike, precision)
         if not torch.equal(before, torch.get_rng_state()):
             raise UnfitError(f"{name} draws random numbers")
-        found = gradients(partial(compiled.computed, layer), layer, alike, bf16)
+        found = gradients(partial(compiled.computed, layer), layer, alike, precision)
     if not found:
         return False
-    if off := _off(found, wanted, bf16):
+    if off := _off(found, wanted, precision):
         raise UnfitError(f"compiled, {name} computes something else, by {off:.2g}")
     with torch.random.fork_rng(), _in_mode(layer, training=False):
-        evaluated = gradients(layer, layer, alike, bf16)
-    compiled.code.proven = {True} if _off(found, evaluated, bf16) else {True, False}
+        evaluated = gradients(layer, layer, alike, precision)
+    compiled.code.proven = {True} if _off(found, evaluated, precision) else {True, False}
     return True
 
 
-def _off(found: list[Tensor], wanted: list[Tensor], bf16: bool) -> float:
+def _off(found: list[Tensor], wanted: list[Tensor], precision: str) -> float:
     """Return by how much tensors are off those that are wanted; 0.0 where they are as close as they must be."""
     for one, right in zip(found, wanted, strict=True):
         off = float((one.double() - right.double()).norm())
-        if not off <= CLOSE[bf16] * float(right.double().norm()):
+        if not off <= CLOSE[precision] * float(right.double().norm()):
             return off
     return 0.0
 

@@ -55,7 +55,7 @@ class Layers:
 
     model: PreTrainedModel
     layout: Layout
-    bf16: bool
+    precision: str
     recomputed: Policy = False  #: what they compute again, as `recompute_layers` was told
 
     def placed(self, device: torch.device) -> bool:
@@ -68,7 +68,7 @@ class Layers:
         description = Description()
         layers = [description.layer(layer) for layer in recomputable(self.model)]
         made_of = [self.model.config.to_dict(), layers, made_by(description.code)]
-        return json.dumps([*made_of, self.layout.name, self.bf16, self.recomputed], default=str)
+        return json.dumps([*made_of, self.layout.name, self.precision, self.recomputed], default=str)
 
     def eager_ms(self) -> float:
         """Return what a pass of one layer takes on this machine as it is."""
@@ -113,20 +113,20 @@ class Layers:
         note = compiled_code.known(self.what)
         assert note is not None
         folder = compiled_code.folder_of(self.what)
-        self._way.install(recomputable(self.model), self.bf16, note["codes"], folder, self._calls, everywhere)
+        self._way.install(recomputable(self.model), self.precision, note["codes"], folder, self._calls, everywhere)
 
     @property
     def _way(self) -> Any:
         return _WAYS.get(self.model.device.type, just_in_time)
 
     def _calls(self, rows: tuple[tuple[int, int], ...] = ROWS) -> list[Alike]:
-        return calls(self.model, self.layout, self.bf16, rows)
+        return calls(self.model, self.layout, self.precision, rows)
 
     def _make(self, began: float, folder: Path) -> Mapping[str, Any]:
         if self.recomputed in _KEEPING:
             raise UnfitError(f"`train.gradient_checkpointing: {self.recomputed}` keeps what compiled layers do not")
         groups = self._calls()
-        forwards = self._way.make(groups, self.bf16, folder)
+        forwards = self._way.make(groups, self.precision, folder)
         seconds = time.monotonic() - began
         usual = _usual(groups)
         sides = usual.layers[0], forwards[groups.index(usual)]
@@ -144,7 +144,7 @@ class Layers:
         """Return the milliseconds that each of some ways to compute a layer takes."""
 
         def passed(forward: Forward) -> Tensor:
-            return gradients(forward, alike.layers[0], alike, self.bf16)[0]
+            return gradients(forward, alike.layers[0], alike, self.precision)[0]
 
         with torch.random.fork_rng():
             return milliseconds(*(partial(passed, forward) for forward in forwards))

@@ -19,6 +19,7 @@ from gym_torch.compiled.layer_description import described
 from gym_torch.memory.gradient_checkpointing import recomputable
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.packing import Layout
+from gym_torch.rounding import rounding
 from gym_torch.segment_spans import Spans
 
 #: Tokens and segments of two rows. Sizes that differ between them vary; equal ones of the first row are one size, so they are
@@ -74,7 +75,9 @@ def tensor_of(leaf: Any) -> Any:
     return leaf.table if type(leaf) is Spans else leaf
 
 
-def calls(model: PreTrainedModel, layout: Layout, bf16: bool, rows: tuple[tuple[int, int], ...] = ROWS) -> list[Alike]:
+def calls(
+    model: PreTrainedModel, layout: Layout, precision: str, rows: tuple[tuple[int, int], ...] = ROWS
+) -> list[Alike]:
     """Return the layers of a model in training, those that are alike together, and what they are given.
 
     Virtual tokens may pass through the layers before a row does: the last call of a layer in a pass counts.
@@ -103,7 +106,7 @@ def calls(model: PreTrainedModel, layout: Layout, bf16: bool, rows: tuple[tuple[
     for hook, row in zip((look, meet), reversed(rows), strict=True):
         handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in recomputable(model)]
         try:
-            _run(model, layout, bf16, *row)
+            _run(model, layout, precision, *row)
         finally:
             for handle in handles:
                 handle.remove()
@@ -116,7 +119,7 @@ def _tensors(inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Tens
     return {path: leaf for path, leaf in found.items() if isinstance(leaf, Tensor)}
 
 
-def gradients(forward: Forward, layer: nn.Module, alike: Alike, bf16: bool) -> list[Tensor]:
+def gradients(forward: Forward, layer: nn.Module, alike: Alike, precision: str) -> list[Tensor]:
     """Return what a layer makes of the row, and the gradients of half its square, and leave none in the layer.
 
     Nothing is returned where the forward pass makes nothing of it.
@@ -124,8 +127,8 @@ def gradients(forward: Forward, layer: nn.Module, alike: Alike, bf16: bool) -> l
     tensors = dict(leaves(alike.given))
     entering = {path: tensor_of(tensors[path]).clone().requires_grad_() for path in sorted(alike.learns)}
     inputs, options = rebuilt(alike.given, entering)
-    kind = next(iter(layer.parameters())).device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=bf16):
+    device = next(iter(layer.parameters())).device
+    with rounding(device, precision):
         made = forward(*inputs, **options)
     if made is None:
         return []
@@ -138,9 +141,9 @@ def _sizes(first: list[int], second: list[int]) -> list[Size]:
     return [size if size == other else f"n{size}" for size, other in zip(first, second, strict=True)]
 
 
-def _run(model: PreTrainedModel, layout: Layout, bf16: bool, tokens: int, segments: int) -> None:
+def _run(model: PreTrainedModel, layout: Layout, precision: str, tokens: int, segments: int) -> None:
     """Run a model on a row as it runs in training, up to its head."""
     row = np.arange(tokens, dtype=np.int32) % model.config.get_text_config().vocab_size
     pieces = [Piece("trial", part, np.ones(len(part), dtype=np.bool_)) for part in np.array_split(row, segments)]
-    with torch.random.fork_rng(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+    with torch.random.fork_rng(), rounding(model.device, precision):
         hidden_states(model, layout.lay_out(pieces, ()).to(model.device))

@@ -19,6 +19,7 @@ from gym_torch.compiled.layer_calls import leaves, tensor_of
 from gym_torch.compiled.layer_state import LayerState
 from gym_torch.console import warn
 from gym_torch.kernels.kernel_trials import watched
+from gym_torch.rounding import DTYPES
 from gym_torch.segment_spans import Spans
 
 MANIFEST = "layer.json"
@@ -40,7 +41,7 @@ class LayerCode:
             told, libraries = _read(folder)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise UnfitError(f"their code cannot be read: {type(error).__name__} in {folder}") from error
-        self.bf16: bool = told["bf16"]
+        self.precision: str = told["precision"]
         self.told = False  #: whether a line said that a layer does without it
         self.proven: set[bool] = set()  #: modes, training or not, in which a layer was found to compute the same
         self._tensors: dict[str, dict[str, Any]] = told["tensors"]
@@ -117,9 +118,11 @@ class CompiledForward:
 
     def computed(self, layer: Any, *inputs: Any, **options: Any) -> Tensor | None:
         """Return what the code makes of what the layer is given; None where it was not made for that."""
-        bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
         weights = [held[name] for held, name in self._weights]
-        known = layer is self._layer and bf16 == self.code.bf16  # a copy of the layer has weights of its own
+        known = (
+            layer is self._layer and dtype == DTYPES[self.code.precision]
+        )  # a copy of the layer has weights of its own
         same = known and not watched() and self._state.lasts(layer.training) and self._fit(weights)
         tensors = self.code.tensors(dict(leaves((inputs, options)))) if same else None
         if tensors is None:

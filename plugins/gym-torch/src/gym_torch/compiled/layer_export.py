@@ -32,6 +32,7 @@ from gym_torch.compiled.layer_code import MANIFEST, UnfitError
 from gym_torch.compiled.layer_description import Description
 from gym_torch.compiled.layer_state import hooks_of
 from gym_torch.kernels.shared_input_casts import LastCast
+from gym_torch.rounding import rounding
 from gym_torch.segment_spans import Spans
 
 #: Sizes that vary are so many times those of the row that the code is compared on: what the compiler chooses by them, such as
@@ -43,7 +44,7 @@ _WEIGHTS = (Tensor, nn.Parameter)
 _VALUES = (bool, int, float, str, type(None))
 
 
-def export(alike: Alike, bf16: bool, folder: Path) -> None:
+def export(alike: Alike, precision: str, folder: Path) -> None:
     """Write the code of a layer into a folder. Raises UnfitError, and whatever a compiler may raise."""
     layer = _alone(alike.layers[0])
     given = dict(leaves(alike.given))
@@ -67,7 +68,7 @@ def export(alike: Alike, bf16: bool, folder: Path) -> None:
         return (out,)
 
     learns = any(part.requires_grad for part in inputs)
-    with _compiling(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with _compiling(), rounding(torch.device("cpu"), precision):
         whole = aot_export_joint_simple(
             computed, tuple(inputs), trace_joint=learns, decompositions=select_decomp_table()
         )
@@ -87,7 +88,7 @@ def export(alike: Alike, bf16: bool, folder: Path) -> None:
         if type(guard.expr) not in _CHOICES or not getattr(where, "filename", "").startswith(_TORCH):
             raise UnfitError(f"{type(layer).__name__} computes otherwise for other sizes: {guard.expr}")
     told |= {
-        "bf16": bf16,
+        "precision": precision,
         "values": values,
         "weights": [[name, list(one.shape), str(one.dtype), one.requires_grad] for name, one in weights.items()],
         "tensors": {

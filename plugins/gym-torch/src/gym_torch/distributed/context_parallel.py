@@ -24,7 +24,7 @@ from gym_torch.packing import PACKED
 from gym_torch.policy import Policy, evaluating
 
 LENGTHS, PREFIXES = (9, 5, 7, 2), (None, None, 1, 1)  #: of the segments that a policy is tried with
-TOLERANCE = {False: 1e-3, True: 5e-2}  #: nats, by whether it computes in bf16
+TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 1e-2}  #: nats, by what it computes in
 LEAVE_OUT = f"leave {KEY} out"
 
 
@@ -90,7 +90,7 @@ def check_shared(policy: Policy[Any], spread: Replicated) -> None:
             why = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         else:
             apart = float((found - expected).abs().max())
-            why = "" if apart <= TOLERANCE[policy.bf16] else f"log-probabilities are {apart:.2g} nats apart"
+            why = "" if apart <= TOLERANCE[policy.precision] else f"log-probabilities are {apart:.2g} nats apart"
     spread.reshard()
     if why:
         raise GymError(

@@ -29,6 +29,7 @@ from gym_torch.observer import Observer
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
     """Raise RecipeError for what the algorithm, the optimizer and the model cannot do together."""
     check_cut(recipe)
+    check_scaled(model.precision, part(recipe, Optimizer))
     check_model(model, sharing(recipe))
     check_compiled(model.compile, shards(recipe), precision_probe.device())
     if model.neftune_noise_alpha and config.disable_dropout:
@@ -36,6 +37,16 @@ def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> N
             "the noise would be in the policy and not in what it is compared with",
             key="model.neftune_noise_alpha",
             fix="leave it out: it is for algorithms without a comparison, such as sft",
+        )
+
+
+def check_scaled(precision: str, optimizer: Optimizer | None) -> None:
+    """Raise RecipeError where gradients are used up before it is known whether the scale of the loss was too large for them."""
+    if precision == "fp16" and optimizer is not None and optimizer.updates_in_backward():
+        raise RecipeError(
+            f"{named(optimizer)} works in the backward pass, and fp16 scales the loss: gradients must wait until all are there",
+            key="train.precision",
+            fix="set `train: {precision: bf16}` or fp32, or another optimizer",
         )
 
 

@@ -38,12 +38,14 @@ def explain(
     number: int,
     skipped: Sequence[int],
     gathered: Gathered = list,
+    fp16: bool = False,
 ) -> GymError:
     """Return the error that names the first parameter hit and the samples that do it alone.
 
     Runs every sample of the step once more by itself; the gradients of `policy` are lost. `gathered` joins the lists
     of all processes, which take turns together, for a forward pass of a model in shards needs them all. The gradients of shards
-    are those of the samples of a turn together, and tell which of them does it only where no loss does.
+    are those of the samples of a turn together, and tell which of them does it only where no loss does. `fp16` is whether the run
+    computes in it.
     """
     bad = [name for name, held in policy.named_parameters() if held.grad is not None and not _finite(held.grad)]
     hit = _first(gathered(bad[:1]))
@@ -64,6 +66,7 @@ def explain(
     guilty = sorted(set(gathered(guilty)))
     names = guilty or sorted(set(gathered(_names(step))))
     what = f"the gradient of {hit} is not finite" if hit else "the loss is not finite"
+    what += ", in fp16, which ends at 65504: bf16 and fp32 do not" if fp16 else ""
     whose = "samples" if guilty else "no sample alone does it, the samples are"
     return GymError(f"{what}; {whose}: {_listed(names)}", where=f"step {number}", fix=_fix(number, skipped))
 

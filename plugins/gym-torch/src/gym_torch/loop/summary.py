@@ -40,6 +40,7 @@ def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter,
             **progress.summary(),
             "seconds": round(progress.seconds, 3),
             "skipped": progress.skipped,
+            "overflowed": progress.overflowed,
             "best": {"step": progress.best_step, f"eval_{job.best_by.name}": progress.best}
             if progress.best is not None
             else None,

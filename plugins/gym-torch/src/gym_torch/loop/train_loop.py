@@ -69,7 +69,7 @@ def run(job: Job) -> None:
         elif step.idle:
             rest(job, step, began)
             job.observer.stepped(progress)
-        elif optimizer_step(job, step, [peak * job.factor(progress.step) for peak in peaks], began):
+        elif optimizer_step(job, step, [peak * job.factor(progress.scheduled) for peak in peaks], began):
             job.observer.stepped(progress)
 
 
@@ -128,20 +128,26 @@ def optimizer_step(job: Job, step: Step, rates: Sequence[float], began: float) -
 def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began: float) -> None:
     """Update the weights by the gradients of a step, all of whose batches went backward.
 
-    Raises GymError where the loss or a gradient is not finite, and then changes nothing.
+    Where the loss was scaled and the gradients are not finite, but the loss is, the scale was too large: it falls, and nothing is
+    updated. Otherwise raises GymError where the loss or a gradient is not finite, and then changes nothing.
     """
     train, progress = job.train, job.progress
     moved, resting = divided(job, step)
+    if job.loss_scale:
+        job.loss_scale.unscale(moved)
     norm = job.spread.clip(moved, train.max_grad_norm)
     # The one wait for the device in a step: nothing is updated before the numbers are known to be finite.
     *local, norm_value = torch.cat([metrics.numbers(), norm.flatten()]).tolist()
     values = metrics.reduced(job.accelerator, local)
-    if not all(map(math.isfinite, [*values.values(), norm_value])):
+    sound = all(map(math.isfinite, values.values()))
+    overflowed = sound and not math.isfinite(norm_value) and job.loss_scale is not None and job.loss_scale.overflowed()
+    if not (overflowed or (sound and math.isfinite(norm_value))):
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
         join = partial(gathered, job.accelerator)
-        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, join)
-    learnt = norm_value > 0 or job.optimizer_config.updates_in_backward()
+        fp16 = job.loss_scale is not None
+        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, join, fp16)
+    learnt = not overflowed and (norm_value > 0 or job.optimizer_config.updates_in_backward())
     if learnt:
         if job.last is None and job.optimizer_config.keeps_gradients():
             tell_unreached(job.accelerator.unwrap_model(job.policy))
@@ -154,15 +160,21 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
             part.after_step(progress.step + 1, progress.total)
     job.optimizer.zero_grad()
     progress.step, progress.epoch = progress.step + 1, step.epoch
-    job.last = progress.step, step
     progress.tokens, progress.samples = progress.tokens + int(whole.tokens), progress.samples + int(whole.samples)
-    progress.loss += values["loss"]
     seconds = time.monotonic() - began
     progress.seconds += seconds
     check_names(step.metrics, f"{named(job.source)}.steps", beside=values)
     values |= step.metrics
-    values |= {"grad_norm": norm_value, "num_tokens": whole.tokens, "seconds": seconds}
-    job.window.add(values if learnt else values | {UNLEARNT: 1.0}, metrics.largest)
+    values |= {"num_tokens": whole.tokens, "seconds": seconds}
+    if overflowed:
+        progress.overflowed += 1
+    else:
+        job.last = progress.step, step
+        progress.loss += values["loss"]
+        values |= {"grad_norm": norm_value} if learnt else {"grad_norm": norm_value, UNLEARNT: 1.0}
+        if job.loss_scale:
+            job.loss_scale.passed()
+    job.window.add(values, metrics.largest)
 
 
 def divided(job: Job, step: Step) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -188,7 +200,7 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
         total: Tensor = loss * (share * world)  # gradients are averaged over processes, hence `world`
         if last:
             total = total + job.penalty()
-        job.accelerator.backward(total)
+        job.accelerator.backward(total * job.loss_scale.scale if job.loss_scale else total)
     metrics.add({"loss": Mean(loss), **found}, share)
 
 
@@ -215,6 +227,8 @@ def log(job: Job) -> None:
     progress.figures = {f"first_{name}": value for name, value in shown.items()} | progress.figures | shown
     record = {"step": progress.step, "epoch": progress.epoch, **means}
     record |= {"learning_rate": job.optimizer.param_groups[0]["lr"], "num_tokens": progress.tokens}
+    if job.loss_scale:
+        record |= {"loss_scale": job.loss_scale.scale, "overflowed_steps": progress.overflowed}
     job.observer.logged(progress, record | {"tokens_per_second": tokens / max(seconds, 1e-9)})
 
 

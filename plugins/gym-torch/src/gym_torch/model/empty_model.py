@@ -21,6 +21,7 @@ from gym_torch.model.vocabulary import MULTIPLE, resize, tokens_in
 from gym_torch.packing import PACKED
 from gym_torch.quantization.loading import put_empty_layers
 from gym_torch.quantization.stored_formats import format_of, prepare
+from gym_torch.rounding import DTYPES
 
 
 def empty(config: Transformers, precision: str, samples: int | None, device: torch.device) -> LoadedModel:
@@ -72,8 +73,8 @@ class NoDrawing(TorchFunctionMode):
 
 def _precision(config: Transformers, path: Path) -> str:
     """Return what `auto` becomes, as loading the model chooses it."""
-    if config.dtype == "bf16":
-        return "bf16"
+    if config.dtype in ("bf16", "fp16"):
+        return config.dtype
     with said(path):
         shape = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, local_files_only=True)
     return precision_probe.trial(shape.get_text_config().hidden_size).precision
@@ -82,5 +83,6 @@ def _precision(config: Transformers, path: Path) -> str:
 def _dtype(config: Transformers, shape: PretrainedConfig, precision: str) -> torch.dtype:
     """Return the dtype that frozen weights will have."""
     stored = getattr(shape.get_text_config(), "dtype", None) or torch.float32
-    kept = torch.bfloat16 if config.dtype == "bf16" else stored
-    return kept if config.init == "pretrained" and precision == "bf16" and config.dtype != "fp32" else torch.float32
+    if config.init != "pretrained" or precision == "fp32":
+        return torch.float32
+    return stored if config.dtype == "auto" else DTYPES[config.dtype]

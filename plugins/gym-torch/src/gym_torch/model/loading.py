@@ -30,6 +30,7 @@ from gym_torch.packing import ALONE, ORDER, PACKED, PADDED, Layout
 from gym_torch.quantization.loading import PreQuantized, QuantizeOnLoad, codec_of, quantize_in_place
 from gym_torch.quantization.quantizable_weights import tell
 from gym_torch.quantization.stored_formats import format_of, renamed
+from gym_torch.rounding import DTYPES
 
 if TYPE_CHECKING:
     from gym_torch.config import Transformers
@@ -41,7 +42,7 @@ _OTHER_MODALITIES = frozenset(
 )
 
 
-PRECISIONS = ("fp32", "bf16")  #: what a run may compute in
+PRECISIONS = tuple(DTYPES)  #: what a run may compute in
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class LoadedModel:
     model: PreTrainedModel
     path: Path  #: local directory with its configuration and tokenizer
     name: str  #: as the recipe calls it
-    precision: str = "fp32"  #: what the run computes in: `fp32` or `bf16`
+    precision: str = "fp32"  #: what the run computes in: `fp32`, `bf16` or `fp16`
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
     neftune_noise_alpha: float = 0.0  #: alpha of the noise on its embeddings in training
@@ -280,21 +281,21 @@ def _random(shape: Any, seed: int, options: dict[str, Any]) -> PreTrainedModel:
 def _dtype(asked: str, precision: str) -> torch.dtype | str:
     """Return the dtype of frozen weights; what is trained becomes fp32 later in any case."""
     if asked == "auto":
-        return "auto" if precision == "bf16" else torch.float32
-    if asked == "bf16" and precision == "fp32":
+        return torch.float32 if precision == "fp32" else "auto"
+    if asked != "fp32" and precision == "fp32":
         raise GymError(
-            "weights in bf16 cannot be computed with in fp32",
+            f"weights in {asked} cannot be computed with in fp32",
             key="model.dtype",
-            fix="set `train: {precision: bf16}`",
+            fix=f"set `train: {{precision: {asked}}}`",
         )
-    return torch.bfloat16 if asked == "bf16" else torch.float32
+    return DTYPES[asked]
 
 
 def _precision(run: Run, width: int, dtype: str) -> str:
-    """Return `fp32` or `bf16`; a resumed run keeps what it began with."""
+    """Return `fp32`, `bf16` or `fp16`; a resumed run keeps what it began with."""
     asked = run.recipe.train.precision
     before = run.record.read().get("precision") if run.resuming else None
-    if before or asked != "auto" or dtype == "bf16":
+    if before or asked != "auto" or dtype in ("bf16", "fp16"):
         chosen = str(before or (asked if asked != "auto" else dtype))
         say(f"precision: {chosen}")
     else:

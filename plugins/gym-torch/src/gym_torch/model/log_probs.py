@@ -283,6 +283,12 @@ def _agrees(model: PreTrainedModel, head: Head) -> bool:
     expected = model(input_ids=tokens, **no_cache(type(model).forward)).logits.float()
     states = backbone_states(model, input_ids=tokens)
     model.train(training)
+    if not expected.isfinite().all():
+        raise GymError(
+            f"{type(model).__name__} computes logits that are not finite",
+            key="train.precision",
+            fix="in fp16, which ends at 65504, set bf16 or fp32; else start from sound weights",
+        )
     if isinstance(head.project, nn.Linear) and head.project.in_features != states.shape[-1]:
         return False
     found = head(states).float()
