@@ -256,6 +256,25 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(model_path: Path, t
         train(make_run(tmp_path / "large", tmp_path / "never", **FP16))
 
 
+@pytest.mark.gpu
+def test_a_gpu_scales_as_a_cpu_does(model_path: Path, tmp_path: Path) -> None:
+    """Loss and gradients are those of fp32, what overflows changes nothing, and a run goes on across it bit for bit."""
+    for precision in ("fp32", "fp16"):
+        train(make_run(model_path, tmp_path / precision, precision=precision, max_grad_norm=0.1))
+    for name, bound in (("loss", 5e-3), ("grad_norm", 3e-2)):
+        assert series(tmp_path / "fp16", name) == pytest.approx(series(tmp_path / "fp32", name), rel=bound)
+    assert series(tmp_path / "fp16", "overflowed_steps")[-1] == 0
+    options = scaled(init_scale=2 * OVERFLOWS, growth_interval=1)
+    train(make_run(model_path, tmp_path / "whole", **options))
+    with pytest.raises(Crash):
+        train(make_run(model_path, tmp_path / "cut", sections={"callbacks": (Event(step=3),)}, **options))
+    train(make_run(model_path, tmp_path / "cut", **options))
+    assert series(tmp_path / "cut", "loss_scale") == series(tmp_path / "whole", "loss_scale")
+    assert series(tmp_path / "whole", "overflowed_steps")[0] == 1
+    first = load_file(tmp_path / "whole/checkpoints/step-00000001/model.safetensors")
+    assert same(first, load_file(model_path / "model.safetensors"))
+
+
 def test_what_cannot_be_is_refused_by_name(model_path: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="LOMO works in the backward pass"):
         train(make_run(model_path, tmp_path, sections={"optimizer": LOMO()}, **FP16 | {"max_grad_norm": 0.0}))
