@@ -312,7 +312,7 @@ def test_a_layer_that_cannot_be_compiled_says_why(what: str, tmp_path: Path, mon
     with pytest.raises(UnfitError, match=what):
         if what == "random numbers":
             layer.mlp.act_fn = torch.nn.Dropout(0.5)
-            ahead_of_time.compare(layer, alike, False, None)  # type: ignore[arg-type]
+            ahead_of_time.compare(layer, alike, "fp32", None)  # type: ignore[arg-type]
         else:
             monkeypatch.setattr("gym_torch.compiled.layer_export._compile", lambda *_: None)
-            export(alike, False, tmp_path)
+            export(alike, "fp32", tmp_path)

@@ -96,7 +96,8 @@ def test_hysteresis_and_the_smallest_scale_are_those_of_deepspeed() -> None:
         assert own.overflowed() if bad else own.passed() is None
         assert own.scale == told, number
     low = LossScale(Scaling(init_scale=1.5))
-    assert not low.overflowed() and low.scale == 1.5
+    assert low.overflowed() and low.scale == 1.0
+    assert not low.overflowed() and low.scale == 1.0
 
 
 def test_a_run_is_that_of_transformers_autocast_and_torchs_scaler(model_path: Path, tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ class LossScale:
 
     def overflowed(self) -> bool:
         """Take note of gradients that are not finite; return False, and change nothing, where no smaller scale is allowed."""
-        if self.patience == 1 and self.scale / 2 < self.options.min_loss_scale:
+        if self.patience == 1 and self.scale <= self.options.min_loss_scale:
             return False
         self.finite = 0
         if self.patience == 1:
-            self.scale /= 2
+            self.scale = max(self.scale / 2, self.options.min_loss_scale)
         else:
             self.patience -= 1
         return True
