@@ -61,6 +61,7 @@ def test_an_algorithm_in_fp16(bench: Bench, name: str) -> None:
         check(*runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_in_fp16(bench: Bench, name: str) -> None:
     options = Brought("adapters", name, ADAPTERS[name]).options()
