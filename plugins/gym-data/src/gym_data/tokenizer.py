@@ -148,8 +148,7 @@ class Tokenizer:
         """Return the tokens of a conversation, and which of them the assistant wrote, the end of its turn included.
 
         The tokens are those of transformers' `apply_chat_template`, but that special tokens in contents are text. With
-        `generation_prompt` the text ends where the assistant is to write, and only templates with `{% generation %}`
-        say which tokens it wrote before. Raises ValueError where the template refuses the messages.
+        `generation_prompt` the text ends where the assistant is to write. Raises ValueError where the template refuses it.
         """
         return self.encode_rendered([self._rendered(RenderRequest(messages, tools or (), prompt=generation_prompt))])[0]
 

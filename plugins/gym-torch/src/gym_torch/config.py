@@ -41,8 +41,7 @@ class RopeScaling(Config):
     factor: Annotated[float | None, Field(gt=1)] = None
     """How many times as many positions; by default as many as samples of `data.cutoff` tokens need."""
     window: PositiveInt | None = None
-    """Positions of pretraining; by default all that the model says it has
-    (`original_max_position_embeddings` in transformers)."""
+    """Positions of pretraining; by default all that the model has (`original_max_position_embeddings` in transformers)."""
 
 
 class Transformers(TorchBackend):

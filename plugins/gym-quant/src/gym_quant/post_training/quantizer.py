@@ -36,7 +36,7 @@ from gym_torch.kernels import precision_probe
 from gym_torch.memory import malloc
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fingerprint, mapped_weights
-from gym_torch.model.loading import read_weights
+from gym_torch.model.read_weights import read_weights
 from gym_torch.model_files import weight_files
 
 SHARD = int(5e9)  #: most bytes of a file of weights

@@ -36,7 +36,7 @@ from gym_torch.checkpoints.open_artifact import CERTIFICATE, open_artifact
 from gym_torch.kernels import precision_probe
 from gym_torch.model.hidden_states import hidden_states
 from gym_torch.model.layout_support import layout_for
-from gym_torch.model.loading import read_model
+from gym_torch.model.read_weights import read_model
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model_files import check_weights
 from gym_torch.quantization.quantizable_weights import tell

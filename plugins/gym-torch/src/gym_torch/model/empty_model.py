@@ -15,7 +15,8 @@ from gym_torch.kernels import precision_probe
 from gym_torch.model import fp8_products
 from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.layout_support import miniature_support
-from gym_torch.model.loading import LoadedModel, said
+from gym_torch.model.loading import LoadedModel
+from gym_torch.model.read_weights import said
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK
 from gym_torch.model.vocabulary import MULTIPLE, resize, tokens_in
 from gym_torch.packing import PACKED

@@ -24,7 +24,7 @@ from transformers import AutoConfig, PreTrainedModel
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import stored_precisions
 from gym_torch.model.auto_class import AutoLanguageModel
-from gym_torch.model.loading import read_model
+from gym_torch.model.read_weights import read_model
 from gym_torch.model_files import check_weights
 
 #: MADV_PAGEOUT of Linux: write back what was changed, and take pages out of this process; no number is lost.
