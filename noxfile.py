@@ -210,6 +210,13 @@ def executorch(session: nox.Session) -> None:
     in_own_environment(session, "gym-export", needs, ["executorch"], "import executorch.runtime")
 
 
+@nox.session
+def openvino(session: nox.Session) -> None:
+    """Ask OpenVINO about its models."""
+    needs = ["gym-tiny", *group("gym-export"), *extra("gym-export", "openvino")]
+    in_own_environment(session, "gym-export", needs, ["graphs"], "import openvino")
+
+
 @nox.session(venv_backend="none")
 def reference(session: nox.Session) -> None:
     """Write the pages that are generated from the code."""

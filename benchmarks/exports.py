@@ -23,7 +23,9 @@ from gym_tiny.corpus import documents
 
 TINY = Path(gym_tiny.__file__).parent / "model"
 #: Of the relative difference of logits.
-LIMITS = {"gguf f16": 1e-2, "onnx": 1e-5, "torchscript": 1e-5, "executorch": 1e-5}
+LIMITS = {
+    "gguf f16": 1e-2, "onnx": 1e-5, "torchscript": 1e-5, "executorch": 1e-5, "openvino": 1e-5, "openvino fp16": 1e-3,
+}  # fmt: skip
 #: What of a certificate is shown.
 SHOWN = (
     "weights_relative_difference",
@@ -45,7 +47,7 @@ def cases(quick: bool, llamacpp: bool, texts: Path) -> dict[str, CertifiedExport
     found |= {"torchscript": TorchScript()}
     found |= {"onnx": ONNX()} if find_spec("onnxruntime") else {}
     found |= {"executorch": ExecuTorch()} if find_spec("executorch") else {}
-    return found | ({"openvino": OpenVINO()} if find_spec("openvino") else {})
+    return found | ({"openvino": OpenVINO(), "openvino fp16": OpenVINO(dtype="fp16")} if find_spec("openvino") else {})
 
 
 def measure(out: report.Report, quick: bool) -> None:

@@ -83,7 +83,7 @@ class ONNX(CertifiedExporter):
     compares: ClassVar[str] = "logits"
 
     exporter: Literal["torchscript", "dynamo"] = "torchscript"
-    """Which exporter of torch makes the graph: by tracing, or by `torch.export`, which takes longer."""
+    """Which exporter of torch makes the graph: by tracing, or by `torch.export`, which takes longer and needs onnxscript."""
     opset: Annotated[int, Field(ge=14, le=21)] = 18
     """Version of the operators."""
 
@@ -125,6 +125,8 @@ class OpenVINO(CertifiedExporter):
     compares: ClassVar[str] = "logits"
     outside: ClassVar[str] = "the library openvino"
 
+    exporter: Literal["torchscript", "dynamo"] = "torchscript"
+    """Which exporter of torch makes the graph: by tracing, or by `torch.export`, which takes longer and needs onnxscript."""
     dtype: Literal["fp32", "fp16"] = "fp32"
     """Number format of the weights; computed is in fp32."""
 

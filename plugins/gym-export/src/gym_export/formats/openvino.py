@@ -35,7 +35,7 @@ class OpenVINOFormat(Format):
 
     def check(self, source: Source) -> None:
         """Refuse what the graph would compute otherwise."""
-        for name in ("onnx", "openvino"):
+        for name in ("onnx", "openvino", *(["onnxscript"] if self.config.exporter == "dynamo" else [])):
             if find_spec(name) is None:
                 why = f"OpenVINO models are written by {name}, which is not installed"
                 raise GymError(why, key="export", fix=f"pip install {name}")
@@ -50,7 +50,7 @@ class OpenVINOFormat(Format):
         import openvino
 
         with TemporaryDirectory(dir=into, prefix=".graph-") as folder:  # which goes where `into` is cleared away
-            write_graph(source, Path(folder) / GRAPH, "torchscript", OPSET)
+            write_graph(source, Path(folder) / GRAPH, self.config.exporter, OPSET)
             made = openvino.convert_model(str(Path(folder) / GRAPH))
             openvino.save_model(made, str(into / FILE), compress_to_fp16=self.config.dtype == "fp16")
             del made
