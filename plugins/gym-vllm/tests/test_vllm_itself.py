@@ -1,21 +1,50 @@
-"""A real `vllm serve` and the laws of engines, on a GPU: `nox -s gpu`. Not run yet anywhere."""
+"""The engines of training and the laws of engines over vLLM itself: `nox -s vllm`, or `nox -s gpu` where there is its command."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from typing import Any
 
+import gym_vllm_itself as itself
 import pytest
 
+from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.laws import rollouts as laws
 from gym_vllm import VLLM
+from gym_vllm.launch import Server
 
 LAWS = [law.check for law in laws.laws.laws]
+SMALL: dict[str, Any] = {"gpu_memory_utilization": 0.2, "max_model_len": 512, "dtype": "float32", "startup": 500.0}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, vllm_command: None) -> Iterator[tuple[str, Bench]]:
+    """The address of a server as training starts it, and the bench whose model it has."""
+    bench = itself.Untied(tmp_path_factory.mktemp("laws"))
+    server = Server(VLLM(**SMALL), bench.model(), bench.root / "log")
+    url, key = server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(itself.KEY, key)
+        yield url, bench
+    server.stop()
+
+
+@pytest.mark.skipif(not itself.PYTHON, reason="GYM_VLLM names no Python that has vLLM")
+@pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
+def test_it_holds_to_the_laws_of_engines(running: tuple[str, Bench], law: Any) -> None:
+    class Running(VLLM):
+        url: str = running[0]
+        token: str = itself.KEY
+
+    law(Brought("rollouts", "vllm", Running), running[1])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
-def test_it_holds_to_the_laws_of_engines(bench, law) -> None:
+def test_it_holds_to_them_on_a_gpu(bench: Bench, law: Any) -> None:
+    """Not run yet anywhere."""
     if not shutil.which("vllm"):
         pytest.skip("there is no command `vllm`")
 
