@@ -69,6 +69,19 @@ def test_awake_it_takes_weights_only_when_they_have_changed(vllm, model_path) ->
     assert engine.llm.calls == ["reload_weights", "reset_prefix_cache"] * 2
 
 
+def test_a_second_engine_finds_the_group_that_the_first_began_and_processes_that_train_are_refused(
+    vllm, model_path, monkeypatch
+) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        build(model_path)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        with pytest.raises(GymError, match="for one process alone"):
+            build(model_path)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_weights_that_do_not_arrive_are_noticed(vllm, model_path) -> None:
     engine = build(model_path, enable_sleep_mode=False)
     engine.llm.model.load = lambda weights: None

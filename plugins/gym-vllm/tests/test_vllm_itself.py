@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gym_vllm_itself as itself
@@ -15,6 +18,7 @@ from gym_testkit.laws import rollouts as laws
 from gym_vllm import VLLM
 from gym_vllm.launch import Server
 
+needs_vllm = pytest.mark.skipif(not itself.PYTHON, reason="GYM_VLLM names no Python that has vLLM")
 LAWS = [law.check for law in laws.laws.laws]
 SMALL: dict[str, Any] = {"gpu_memory_utilization": 0.2, "max_model_len": 512, "dtype": "float32", "startup": 500.0}
 
@@ -31,7 +35,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, vllm_command: None) -> Ite
     server.stop()
 
 
-@pytest.mark.skipif(not itself.PYTHON, reason="GYM_VLLM names no Python that has vLLM")
+@needs_vllm
 @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
 def test_it_holds_to_the_laws_of_engines(running: tuple[str, Bench], law: Any) -> None:
     class Running(VLLM):
@@ -39,6 +43,15 @@ def test_it_holds_to_the_laws_of_engines(running: tuple[str, Bench], law: Any) -
         token: str = itself.KEY
 
     law(Brought("rollouts", "vllm", Running), running[1])
+
+
+@needs_vllm
+def test_so_does_the_engine_in_the_training_process(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("colocated_laws.py")
+    command = [itself.PYTHON, str(script), sysconfig.get_path("purelib"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(f"held: {law.text}" in done.stdout for law in laws.laws.laws)
 
 
 @pytest.mark.gpu

@@ -42,7 +42,8 @@ class ColocatedEngine:
         **_: object,
     ) -> None:
         """Start vLLM. Raises GymError where it is not installed or cannot start, RecipeError with several processes."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if several and torch.distributed.get_world_size() > 1:  # vLLM begins a group of one, which stays behind it
             raise RecipeError(
                 "an engine in the training process answers for one process alone",
                 key="algorithm.rollouts",
