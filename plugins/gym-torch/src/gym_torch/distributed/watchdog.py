@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -78,7 +79,7 @@ class Watch(threading.Thread):
                 failure = json.loads(self.store.get(FAILURE)) if self.store.check([FAILURE]) else None
                 if failure and failure["rank"] != self.rank:
                     self._end(failure)
-                self._judge([rank for rank in others if not self.store.check([f"done/{rank}"])])
+                self._judge(others)
             except (dist.DistError, RuntimeError):  # whoever keeps the store is gone, and the run with it
                 if not self._closing.is_set():
                     why = (
@@ -136,13 +137,16 @@ class Watch(threading.Thread):
         while self._alive(0) is not False and time.monotonic() < ends:
             time.sleep(0.05)
 
-    def _judge(self, ranks: list[int]) -> None:
-        """End the run where one of these gave no sign for too long, or keeps the others waiting."""
+    def _judge(self, ranks: Sequence[int]) -> None:
+        """End the run where one of these is not done and gave no sign for too long, or keeps the others waiting."""
         now = time.monotonic()
         ticks: dict[int, int] = {}
         stuck = False
         for rank in ranks:
-            if self._alive(rank) is False:
+            gone = self._alive(rank) is False  # looked at first: one that is done ends soon after it said so
+            if self.store.check([f"done/{rank}"]):
+                continue
+            if gone:
                 if self.store.check([FAILURE]):
                     return  # it said why it ends, and its stack stays
                 self.stack_of(rank).unlink(missing_ok=True)  # it had no time to write one
