@@ -88,12 +88,76 @@ FAMILIES = {
         "processor": {"processor_class": "Gemma3Processor", "image_seq_length": 4},
         "named": {"boi_token": 0, "eoi_token": 1, "image_token": 2},
     },
+    # a processor that asks for parts for sound and videos; images in patches with positions of their own
+    "gemma4": {
+        "mark": "<image>",
+        "tokens": ["<|image>", "<image|>", "<image>", "<|video|>", "<audio>", "<|audio>", "<audio|>"],
+        "text": {
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "global_head_dim": 8,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 2050,
+            "use_bidirectional_attention": "vision",
+        },
+        "vision": {
+            **SIGHT,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "patch_size": 8,
+            "pooling_kernel_size": 2,
+            "position_embedding_size": 64,
+        },
+        "ids": {
+            "boi_token_id": 0,
+            "eoi_token_id": 1,
+            "image_token_id": 2,
+            "video_token_id": 3,
+            "audio_token_id": 4,
+            "boa_token_id": 5,
+            "eoa_token_index": 6,
+        },
+        "image": {
+            "image_processor_type": "Gemma4ImageProcessor",
+            "patch_size": 8,
+            "pooling_kernel_size": 2,
+            "max_soft_tokens": 70,
+        },
+        "processor": {"processor_class": "Gemma4Processor"},
+        "named": {
+            "boi_token": 0,
+            "eoi_token": 1,
+            "image_token": 2,
+            "audio_token": 4,
+            "boa_token": 5,
+            "eoa_token": 6,
+        },
+    },
+}
+#: Of a family that reads no conversations: its processor frames what is asked in a way of its own.
+FRAMED = {
+    "paligemma": {
+        "mark": "<image>",
+        "tokens": ["<image>", "<bos>"],
+        "text": {"model_type": "gemma"},
+        "vision": {**SIGHT, **FLAT, "model_type": "siglip_vision_model", "projection_dim": 32},
+        "ids": {"image_token_index": 0},
+        "image": {
+            "image_processor_type": "SiglipImageProcessor",
+            "size": {"height": 56, "width": 56},
+            "image_seq_length": 16,
+        },
+        "processor": {"processor_class": "PaliGemmaProcessor"},
+        "named": {"image_token": 0, "bos_token": 1},
+    },
 }
 
 
 def small_model(family: str, folder: Path) -> Path:
     """Write a model of a family, its tokenizer and its processor into a folder, and return it."""
-    told = FAMILIES[family]
+    told = (FAMILIES | FRAMED)[family]
     tokenizer = AutoTokenizer.from_pretrained(load_component("families", "tiny")[1]().build())
     tokenizer.add_special_tokens({"additional_special_tokens": told["tokens"]})
     tokenizer.chat_template = TEMPLATE.replace("MARK", told["mark"].replace("\n", "\\n"))

@@ -110,6 +110,11 @@ def test_rows_that_are_not_computed_one_by_one_are_refused(model, rows):
         policy(batch)
 
 
+def test_a_processor_that_frames_texts_itself_is_refused(model):
+    with pytest.raises(GymError, match="PaliGemmaProcessor writes more than the image"):
+        ProcessorImages(Vision(), model("paligemma"))
+
+
 def test_families_of_which_the_text_part_alone_is_loaded_take_no_images():
     kinds = {name: CONFIG_MAPPING[name]() for name in ("qwen3_5", "llama4", "qwen3", *FAMILIES)}
     assert [name for name, config in kinds.items() if AutoLanguageModel.reads_images(config)] == list(FAMILIES)

@@ -38,6 +38,7 @@ class ProcessorImages:
         self.config = config
         self.processor = _processor(path)
         self.mark: str = self.processor.image_token
+        self._check(path)
         added = self.processor.tokenizer.added_tokens_decoder
         self.tokens = frozenset(token for token in self._trial["input_ids"][0] if token in added)
         files = {name: (path / name).read_text(encoding="utf-8") for name in FILES if (path / name).exists()}
@@ -51,7 +52,23 @@ class ProcessorImages:
     @cached_property
     def _trial(self) -> Any:
         """What the processor makes of an image of one colour."""
-        return self.processor(images=[PIL.Image.new("RGB", (64, 64))], text=[self.mark], **UNFRAMED)
+        image = PIL.Image.new("RGB", (64, 64))
+        return self.processor(images=[image], text=[self.mark], **UNFRAMED, return_text_replacement_offsets=True)
+
+    def _check(self, path: Path) -> None:
+        """Raise GymError where the processor writes more than images into a text, which chat templates know nothing of."""
+        try:
+            (ids,), ((image,),) = self._trial["input_ids"], self._trial["text_replacement_offsets"]
+            (alone,) = self.processor.tokenizer([image["replacement"]], **UNFRAMED)["input_ids"]
+        except Exception as error:  # processors of transformers raise whatever they are led to
+            raise _unopened(error, path) from error
+        if list(ids) != alone:
+            raise GymError(
+                f"{type(self.processor).__name__} writes more than the image into a text, and reads conversations otherwise",
+                where=str(path),
+                key=KEY,
+                fix="name a model for conversations, such as Qwen2.5-VL, Gemma 3 or LLaVA",
+            )
 
     @cached_property
     def _kinds(self) -> dict[str, dict[int, int]]:
@@ -111,8 +128,7 @@ def _processor(path: Path) -> ProcessorMixin:
     try:
         processor = _of_images(path)
     except Exception as error:  # files of other kinds of models raise whatever there is
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise GymError(f"the processor of the model cannot be opened: {reason}", where=str(path), key=KEY) from error
+        raise _unopened(error, path) from error
     if type(processor).replace_image_token is ProcessorMixin.replace_image_token:
         raise GymError(
             f"{type(processor).__name__} does not say what stands for an image in a text",
@@ -123,6 +139,11 @@ def _processor(path: Path) -> ProcessorMixin:
     return processor
 
 
+def _unopened(error: Exception, path: Path) -> GymError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return GymError(f"the processor of the model cannot be opened: {reason}", where=str(path), key=KEY)
+
+
 def _of_images(path: Path) -> ProcessorMixin:
     """Return the processor of transformers without its parts for videos and sound, which need libraries of their own.
 
@@ -130,14 +151,19 @@ def _of_images(path: Path) -> ProcessorMixin:
     """
     local = {"local_files_only": True}
     kind = PROCESSOR_MAPPING[type(AutoConfig.from_pretrained(path, **local))]
-    own = [name for name in kind.get_attributes() if name in ("image_processor", "tokenizer")]
-    of_images = type(kind.__name__, (kind,), {"get_attributes": classmethod(lambda _: own)})
     told, _ = kind.get_processor_dict(path, **local)
     parts = {
         "image_processor": AutoImageProcessor.from_pretrained(path, backend="pil", **local),
         "tokenizer": AutoTokenizer.from_pretrained(path, **local),
     }
-    takes = inspect.signature(kind.__init__).parameters
-    options = {name: value for name, value in told.items() if name in takes and name not in kind.get_attributes()}
-    processor: ProcessorMixin = of_images(**parts, **options)
+    takes, attributes = inspect.signature(kind.__init__).parameters, kind.get_attributes()
+    others = {name: None for name in attributes if name not in parts and takes[name].default is inspect.Parameter.empty}
+    own = [name for name in attributes if name in parts or name in others]
+    less = {
+        "get_attributes": classmethod(lambda _: own),
+        "check_argument_for_proper_class": lambda *_: None,  # those that are left out are of no class
+    }
+    of_images = type(kind.__name__, (kind,), less)
+    options = {name: value for name, value in told.items() if name in takes and name not in attributes}
+    processor: ProcessorMixin = of_images(**parts, **others, **options)
     return processor
