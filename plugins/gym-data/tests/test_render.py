@@ -5,6 +5,7 @@ import time
 import pytest
 
 from gym_data.chat import render
+from gym_data.chat.chat_rendering import ChatRenderer, ChatTemplateSpec, RenderRequest
 from gym_data.chat.loss_masks import unmark
 from gym_data.chat.render import ChatTemplate
 
@@ -92,3 +93,23 @@ def test_a_template_cannot_run_for_ever(text, monkeypatch):
     with pytest.raises(ValueError, match="the chat template"):
         run(text)
     assert time.monotonic() - begun < 5
+
+
+TEXTS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+JOINED = "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}"
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text or '#' }}{% endfor %}{% endfor %}"
+EITHER = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p.text or '#' }}{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [TEXTS, JOINED, PARTS, EITHER], ids=["texts", "joined", "parts", "either"])
+@pytest.mark.parametrize("images", [False, True])
+def test_contents_are_handed_over_as_a_template_takes_them(template, images):
+    spec = ChatTemplateSpec({"default": template}, {}, [], [], [], [], parts=images)
+    (found,) = ChatRenderer(spec).learnable(RenderRequest(MESSAGES, wanted=[1])).sequences
+    assert found.text == "<user>hi<assistant>yo"
+    pictured = [{"role": "user", "content": "<image>hi"}]
+    (found,) = ChatRenderer(spec).learnable(RenderRequest(pictured, prompt=True)).sequences
+    assert found.text == ("<user>#hi" if images and "p.text" in template else "<user><image>hi")

@@ -19,6 +19,7 @@ from gym_data.chat.special_tokens import SpecialTokenQuoter
 from gym_data.chat.tool_calls import Calls, calls_of_template
 from gym_data.rows import MARK, Message
 
+PROBE = "xq7j"  #: no text of a template
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
 
 
@@ -32,7 +33,7 @@ class ChatTemplateSpec:
     further: Sequence[str]  #: other added tokens
     stops: Sequence[str]  #: tokens that the model stops at
     every_special: Sequence[str]  #: all special tokens
-    parts: bool = False  #: whether contents are handed over as parts, texts and images
+    parts: bool = False  #: whether contents may hold images, and are handed over as parts to templates that take these
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class ChatRenderer:
         self._templates = {name: ChatTemplate(text) for name, text in spec.templates.items()}
         self._calls: dict[str, Calls] = {}
         self._handovers: dict[tuple[str, bool], str] = {}
+        self._parts: dict[str, bool] = {}
 
     @cached_property
     def control(self) -> list[str]:
@@ -134,8 +136,7 @@ class ChatRenderer:
         values = {**self.spec.values, **self.quoter.quote(dict(request.values))}
 
         def render(some: Sequence[Message], generation_prompt: bool) -> str:
-            given = [self._in_parts(message) for message in some] if self.spec.parts else some
-            return template.render(given, tools, generation_prompt, values)
+            return template.render(self._handed(name, some), tools, generation_prompt, values)
 
         messages = [_aliased(message) for message in request.messages]
         if any(message.get("tool_calls") for message in messages):
@@ -147,11 +148,30 @@ class ChatRenderer:
         """What stands for an image in contents whose special tokens are quoted."""
         return str(self.quoter.quote(MARK))
 
+    def _handed(self, name: str, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages with contents as a template takes them: as parts where it can and there may be images, or where it must.
+
+        A template that takes no parts writes them as Python does, or fails; one that takes no texts leaves them out, or fails.
+        """
+        if name not in self._parts:
+            shows = self._shows(name, PROBE) and not self.spec.parts
+            self._parts[name] = not shows and self._shows(name, [{"type": "text", "text": PROBE}])
+        return [self._in_parts(message) for message in messages] if self._parts[name] else messages
+
+    def _shows(self, name: str, content: Any) -> bool:
+        """Whether a template shows the text of a content, and nothing of how parts are made."""
+        try:
+            text = self._templates[name].render([{"role": "user", "content": content}], None, False, self.spec.values)
+        except ValueError:
+            return False
+        return PROBE in text and "'text'" not in text
+
     def _in_parts(self, message: Message) -> Message:
         """Return a message with the texts and images of its content as transformers hands them to templates."""
-        first, *others = (
-            message["content"].split(self._mark) if message["role"] != "assistant" else [message["content"]]
-        )
+        if message["content"] is None:  # beside a tool call
+            return message
+        apart = self.spec.parts and message["role"] != "assistant"
+        first, *others = message["content"].split(self._mark) if apart else [message["content"]]
         parts = [{"type": "text", "text": first}] if first or not others else []
         for text in others:
             parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
@@ -176,7 +196,8 @@ class ChatRenderer:
         return self._calls[name]
 
     def _plainly(self, name: str, messages: Sequence[Message]) -> str:
-        return loss_masks.unmark(self._templates[name].render(messages, None, False, self.spec.values)).text
+        handed = self._handed(name, messages)
+        return loss_masks.unmark(self._templates[name].render(handed, None, False, self.spec.values)).text
 
     def _closed(self, sequence: Rendered, messages: Sequence[Message], request: RenderRequest) -> Rendered:
         """Have an answer that no special token ends learn the token at which the next turn begins, if the model stops there.
