@@ -12,6 +12,7 @@ from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
 from gym_core import GymError, execute, load_recipe
+from gym_core.loading import load_component
 from gym_data import DatasetConfig, File
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
@@ -108,6 +109,21 @@ def test_rows_that_are_not_computed_one_by_one_are_refused(model, rows):
     batch = NextToken(SFT(), PADDED).collate(list(prepared(rows, model("llava")).train))
     with pytest.raises(GymError, match="one by one"):
         policy(batch)
+
+
+def test_partial_training_is_of_the_language_model_where_the_tower_has_as_many_layers(model):
+    freeze = load_component("adapters", "freeze")[1](trainable_layers=1)
+    trained = freeze.build(model=AutoLanguageModel.from_pretrained(model("qwen2_5_vl")), seed=0).state()
+    assert trained
+    assert all(name.startswith("model.language_model.layers.1.") for name in trained)
+
+
+@pytest.mark.parametrize("adapter", ["prompt_tuning", "prefix_tuning", "longlora"])
+def test_adapters_that_change_attention_to_text_are_refused(adapter, model):
+    with pytest.raises(GymError, match="attends to more than text"):
+        load_component("adapters", adapter)[1]().build(
+            model=AutoLanguageModel.from_pretrained(model("qwen2_5_vl")), seed=0
+        )
 
 
 def test_a_processor_that_frames_texts_itself_is_refused(model):

@@ -13,6 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
 from gym_torch.attention.segment_attention import segment_attention
+from gym_torch.model.language_part import takes_text_alone
 from gym_torch.policy import evaluating
 
 TRIAL = "gym_trial"
@@ -22,10 +23,16 @@ TOKENS = 5  #: of the text that a model is tried out on
 def attend_by(model: PreTrainedModel, name: str) -> int:
     """Set a model to an attention that is registered with transformers and takes options of its own.
 
-    Returns how many times it attends in a pass. Raises GymError where the model attends in a way of its own, or hands no options
-    on: some families drop them, some go past their backbone, and some, such as those with sinks, compute what the
-    attention here does not.
+    Returns how many times it attends in a pass. Raises GymError where the model attends to images too, or in a way of its own, or
+    hands no options on: some families drop them, some go past their backbone, and some, such as those with sinks, compute what
+    the attention here does not.
     """
+    if not takes_text_alone(model):
+        raise GymError(
+            f"{type(model).__name__} attends to more than text, and this adapter changes attention to text alone",
+            key="adapter",
+            fix="set adapter: lora",
+        )
     backbone = model.base_model
     options = inspect.signature(backbone.forward).parameters.values()
     if not any(option.kind is option.VAR_KEYWORD for option in options):

@@ -6,13 +6,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
+from gym_torch.model.language_part import in_language_part
 
 
 def layers_of(model: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
     """Return the list of decoder layers, with the module and the name it is found under."""
-    count = model.config.get_text_config().num_hidden_layers
-    for parent in model.base_model.modules():
+    count, language = model.config.get_text_config().num_hidden_layers, in_language_part(model)
+    for path, parent in model.named_modules():
         for name, module in parent.named_children():
-            if isinstance(module, nn.ModuleList) and len(module) == count:
+            if isinstance(module, nn.ModuleList) and len(module) == count and language(f"{path}.{name}"):
                 return parent, name, module
     raise GymError(f"{type(model).__name__} has no list of layers", key="model")

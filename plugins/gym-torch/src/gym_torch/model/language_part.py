@@ -10,12 +10,17 @@ from transformers import PreTrainedModel
 SENSES = ("image", "audio")  #: what a model may have an encoder of
 
 
+def takes_text_alone(model: PreTrainedModel) -> bool:
+    """Whether a model has no encoder of anything but text."""
+    return all(model.get_encoder(modality=sense) is model for sense in SENSES)
+
+
 def in_language_part(model: PreTrainedModel) -> Callable[[str], bool]:
     """Return whether a weight or module, by its path in the model, is of the language model, its embeddings and its head.
 
     Of a model of text alone all are.
     """
-    if all(model.get_encoder(modality=sense) is model for sense in SENSES):
+    if takes_text_alone(model):
         return lambda path: True
     parts: list[nn.Module | None] = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]
     paths = [
