@@ -149,7 +149,7 @@ class ChatRenderer:
         return str(self.quoter.quote(MARK))
 
     def _handed(self, name: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with contents as a template takes them: as parts where it can and there may be images, or where it must.
+        """Return messages with contents as a template takes them: as parts where there may be images, or where it must.
 
         A template that takes no parts writes them as Python does, or fails; one that takes no texts leaves them out, or fails.
         """
