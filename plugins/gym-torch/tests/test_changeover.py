@@ -20,7 +20,8 @@ from gym_torch.compile_ahead import TRIAL, has_room, trial_printed
 from gym_torch.compiled import compiled_code
 from gym_torch.compiled.compiling import Trial
 from gym_torch.loop.changeover import RECORD, Ahead, Changeover
-from gym_torch.loop.checks import check_compiled
+from gym_torch.loop.checks import check_compiled, check_rows
+from gym_torch.packing import ALONE, PACKED, PADDED
 
 FASTER, SLOWER = Trial(2.0, 1.0, 30.0), Trial(1.0, 2.0, 30.0)
 
@@ -94,6 +95,13 @@ def test_several_processes_change_over_before_they_begin(
     train(make_run(model_path, tmp_path / "one", max_steps=3, accumulate=2))
     assert losses(tmp_path / "two" / "0") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     assert RunRecord(tmp_path / "two" / "0" / "run.json").read()[RECORD]["from_step"] == 0
+
+
+def test_processes_that_cut_layers_up_compute_no_samples_one_by_one() -> None:
+    with pytest.raises(RecipeError, match="one by one, and fsdp"):
+        check_rows(ALONE, True)
+    for layout, cut in ((ALONE, False), (PADDED, True), (PACKED, True)):
+        check_rows(layout, cut)
 
 
 def test_layers_that_come_to_an_accelerator_in_shards_are_not_compiled() -> None:

@@ -24,6 +24,7 @@ from gym_torch.model.load_balancing import LoadBalancing
 from gym_torch.model.loading import LoadedModel
 from gym_torch.model.vocabulary import vocabulary_modules
 from gym_torch.observer import Observer
+from gym_torch.packing import ALONE, Layout
 
 
 def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> None:
@@ -31,6 +32,7 @@ def before_data(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel) -> N
     check_cut(recipe)
     check_scaled(model.precision, part(recipe, Optimizer))
     check_model(model, sharing(recipe))
+    check_rows(model.layout, shards(recipe))
     check_compiled(model.compile, shards(recipe), precision_probe.device())
     if model.neftune_noise_alpha and config.disable_dropout:
         raise RecipeError(
@@ -47,6 +49,16 @@ def check_scaled(precision: str, optimizer: Optimizer | None) -> None:
             f"{named(optimizer)} works in the backward pass, and fp16 scales the loss: gradients must wait until all are there",
             key="train.precision",
             fix="set `train: {precision: bf16}` or fp32, or another optimizer",
+        )
+
+
+def check_rows(layout: Layout, cut: bool) -> None:
+    """Raise RecipeError where processes wait for each other at layers that each passes as often as it has samples."""
+    if layout is ALONE and cut:
+        raise RecipeError(
+            "samples are computed one by one, and fsdp has all processes compute as many at the same time",
+            key="distributed",
+            fix="set `distributed: ddp`",
         )
 
 
