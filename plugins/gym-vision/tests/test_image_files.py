@@ -89,11 +89,19 @@ def test_an_image_is_turned_as_its_camera_says():
     assert opened(encoded(8, 6, "JPEG", exif=exif), "x", 1, 10**6).size == (6, 8)
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "1", "CMYK", "I;16"])
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "1", "CMYK"])
 def test_images_of_other_modes_become_colour(mode):
     content = io.BytesIO()
     Image.new(mode, (5, 4)).save(content, "TIFF" if mode == "CMYK" else "PNG")
     assert opened(content.getvalue(), "x", 1, 10**6).mode == "RGB"
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_an_image_that_would_become_white_is_refused(mode):
+    content = io.BytesIO()
+    Image.new(mode, (5, 4), 300).save(content, "TIFF")
+    with pytest.raises(ValueError, match="more than 8 bits a channel"):
+        opened(content.getvalue(), "x", 1, 10**6)
 
 
 @pytest.mark.parametrize(("size", "bounds"), [((300, 200), (1, 6000)), ((3, 2), (600, 6000)), ((30, 20), (1, 6000))])

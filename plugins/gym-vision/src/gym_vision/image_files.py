@@ -19,6 +19,7 @@ from gym_core import DataError, cache_dir
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 PIXELS = 128 * 2**20  #: of the largest image that is decoded; a small file can hold a far larger one
 BYTES = 256 * 2**20  #: of the largest file
+DEEP = "IF"  #: first letters of modes of Pillow that are cut off where they become RGB, and not scaled
 SIDES = 200  #: most that one side may be longer than the other; processors refuse what is longer still
 
 
@@ -62,6 +63,10 @@ def opened(content: bytes, name: str, min_pixels: int, max_pixels: int) -> Image
                 raise ValueError(f"it has {width} x {height} pixels, more than {PIXELS >> 20} Mi")
             if max(width, height) > SIDES * min(width, height):
                 raise ValueError(f"it has {width} x {height} pixels: one side is more than {SIDES} times the other")
+            if image.mode[0] in DEEP:
+                raise ValueError(
+                    "it has more than 8 bits a channel, of which RGB would show but white: scale it to 8 bits"
+                )
             upright = ImageOps.exif_transpose(image)
             return _resized(upright.convert("RGB"), min_pixels, max_pixels)
     except Exception as error:  # decoders raise whatever a damaged file leads them to
