@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,11 +13,13 @@ from small_models import FAMILIES
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
-from gym_core import GymError, execute, load_recipe
+from gym_core import DataError, GymError, execute, load_recipe
 from gym_core.loading import load_component
 from gym_data import DatasetConfig, File
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
+from gym_predict.rows import known
+from gym_quant.post_training.calibration import draw
 from gym_sft import SFT
 from gym_sft.objective import NextToken
 from gym_torch.model.auto_class import AutoLanguageModel
@@ -124,6 +128,20 @@ def test_adapters_that_change_attention_to_text_are_refused(adapter, model):
         load_component("adapters", adapter)[1]().build(
             model=AutoLanguageModel.from_pretrained(model("qwen2_5_vl")), seed=0
         )
+
+
+def test_commands_that_read_text_alone_refuse_rows_with_images(model, rows):
+    recipe = load_recipe(
+        {
+            "model": str(model("llava")),
+            "data": {"sources": [{"name": "file", "path": str(rows)}], "images": "vision"},
+            "algorithm": "sft",
+        }
+    )
+    with pytest.raises(DataError, match="answers about images are not written yet"):
+        known(recipe, everything=True)
+    with pytest.raises(GymError, match="calibrates on text alone"):
+        draw(load_component("quantizers", "rtn")[1](), SimpleNamespace(recipe=recipe), model("llava"))
 
 
 def test_a_processor_that_frames_texts_itself_is_refused(model):

@@ -16,7 +16,7 @@ import numpy as np
 
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
-from gym_data.examples import Example
+from gym_data.examples import Example, Illustrated
 from gym_data.kinds import Data
 from gym_data.new_tokens import folder_of
 from gym_data.row_reader import ShapeError
@@ -59,7 +59,7 @@ def known(recipe: Recipe, everything: bool) -> Known:
     """Return the rows that a recipe holds out, or all of them, as its own template writes them.
 
     The answer of a pair is the chosen one. Raises RecipeError where it says of no row what is held out, and DataError where no
-    row has a prompt and an answer.
+    row has a prompt and an answer, or one has images.
     """
     data, model = recipe.data, recipe.canonical(everything=True).get("model", {})
     if not isinstance(data, Data) or "path" not in model:
@@ -81,6 +81,14 @@ def known(recipe: Recipe, everything: bool) -> Known:
         names = {_row(sample) for sample in samples}
         apart = answers.build(tokenizer=path, rows=shape, seed=recipe.train.seed)
         samples = [sample for sample in _of((apart.train, apart.validation)) if _row(sample) in names]
+    pictured = next((sample for sample in samples if isinstance(sample, Illustrated) and sample.images), None)
+    if pictured:
+        raise DataError(
+            "it has images, and answers about images are not written yet",
+            where=pictured.id,
+            key="data",
+            fix="name rows of text: `data.sources=FILE rows=all`",
+        )
     return _known([*map(ANSWERED[shape], samples)], data.tokenizer(path))
 
 

@@ -88,6 +88,12 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
                 fix="name some: `data: FILE` under `quantization`, or `gym quantize ... data=FILE`",
             )
         return None
+    if data.brings_inputs():
+        raise GymError(
+            "samples may have images, and it measures and calibrates on text alone",
+            key="quantization.data",
+            fix="name text: `data: FILE` under `quantization`, or `gym quantize ... data=FILE`",
+        )
     shape, every = _read(data, run, model)
     train, validation = every.train, every.validation
     draws = np.random.default_rng(run.recipe.train.seed)
