@@ -83,6 +83,7 @@ def test_images_without_a_place_stand_before_the_first_message(model, rows):
         ({"messages": [ASKED, ANSWERED], "images": ["blue.jpg", "gone.png"]}, "there is no image"),
         ({"messages": [ASKED, ANSWERED], "images": ["blue.jpg", "others.jsonl"]}, "cannot be read"),
         ({"messages": [ASKED, ANSWERED], "images": [1, 2]}, "holds no images"),
+        ({"messages": [ASKED, ANSWERED]}, "0 images for 2 places, `<image>` in a message"),
         ({"messages": [ASKED, ANSWERED], "videos": ["a.mp4"]}, "it has videos"),
         (parts({"type": "input_audio", "input_audio": {}}), "audio and video are not read"),
     ],

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_data.chat.loss_masks import Rendered
+from gym_data.rows import MARK
 
 BEYOND = "an image beyond the cutoff"
 Image = Mapping[str, str]  #: `path` of its file, and `sha256` of what that holds
@@ -50,7 +51,9 @@ def placed(rendered: Rendered, mark: str, written: Sequence[str]) -> tuple[Rende
     pieces = rendered.text.split(mark)
     count = len(pieces) - 1
     if count > len(written):
-        raise ValueError(f"the chat template writes `{mark}` {count} times for {len(written)} images")
+        raise ValueError(
+            f"it has {len(written)} images for {count} places, `{MARK}` in a message or `{mark}` in a text"
+        )
     text = "".join(part for pair in zip(pieces, [*written[:count], ""], strict=True) for part in pair)
 
     def moved(place: int) -> int:
