@@ -20,7 +20,7 @@ REWARDS = [{"name": "length", "maximum": 2, "slack": 14}]
 GRPO = {"name": "grpo", "rewards": REWARDS, "group_size": 3, "max_new_tokens": 4, "beta": 0.1, "top_p": 0.9}
 GRPO |= {"num_mini_batches": 2, "entropy_coef": 0.1, "top_k": 20}
 SECTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "full": ("sft", "conversation", {}),
+    "full": ("sft", "conversation", {"algorithm": {"name": "sft", "token_metrics": True}}),
     "lora": ("sft", "conversation", LORA),
     "pairs": ("dpo", "preference", LORA | {"algorithm": {"name": "dpo", "precompute_ref_log_probs": False}}),
     "kept": ("dpo", "preference", {"algorithm": {"name": "dpo", "precompute_ref_log_probs": True}}),

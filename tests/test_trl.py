@@ -28,11 +28,13 @@ from gym_rewards import Length
 from gym_rl.clipped_objectives import ClippedSequences, ClippedTokens
 from gym_rl.objective import PolicyObjective
 from gym_rl.rollouts.experience import Experience, Rollout
+from gym_sft import SFT
 from gym_sft.distillation import divergence
+from gym_sft.objective import NextToken
 from gym_testkit import tiny
 from gym_torch.batch import Piece
 from gym_torch.model.layout_support import layout_for
-from gym_torch.packing import PACKED
+from gym_torch.packing import PACKED, PADDED
 from gym_torch.policy import Policy
 
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
@@ -353,3 +355,37 @@ def test_the_divergence_of_distillation_is_that_of_trl(beta: float) -> None:
     theirs = GKDTrainer.generalized_jsd_loss(student, teacher, beta=beta, temperature=0.7, reduction="sum")
     ours = divergence(*((each[0] / 0.7).log_softmax(1) for each in (student, teacher)), beta)
     torch.testing.assert_close(ours.sum(), theirs)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_fine_tuning_says_of_tokens_is_what_trl_says(path: Path, bf16: bool) -> None:
+    from trl.trainer.utils import add_fused_lm_head
+
+    objective = NextToken(SFT(token_metrics=True), PADDED)
+    draws = np.random.default_rng(0)
+    models = [AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for _ in range(2)]
+    texts = [draws.integers(0, models[0].config.vocab_size, size).astype(np.int32) for size in (40, 17, 29)]
+    for text in texts:  # half of the labels are what the model says
+        guessed = models[0](torch.tensor(text[None].astype(np.int64))).logits[0].argmax(1)
+        text[1::2] = guessed[:-1:2][: len(text[1::2])]
+    trained = [np.arange(len(text)) % 3 > 0 for text in texts]
+    batch = objective.collate([Piece(*each) for each in zip("abc", texts, trained, strict=True)])
+    loss, found = objective.loss(objective.policy(models[0], bf16), batch)
+    loss.backward()
+
+    add_fused_lm_head(models[1], outputs=("log_probs", "entropy", "is_top1"))
+    ids = pad_sequence([torch.tensor(text.astype(np.int64)) for text in texts], batch_first=True)
+    labels = pad_sequence(
+        [torch.tensor(np.where(mask, text.astype(np.int64), -100)) for text, mask in zip(texts, trained, strict=True)],
+        batch_first=True,
+        padding_value=-100,
+    )
+    seen = pad_sequence([torch.ones(len(text), dtype=torch.int64) for text in texts], batch_first=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        theirs = models[1](input_ids=ids, attention_mask=seen, labels=labels, fused_lm_head=True)
+    count = int(theirs.label_mask.sum())
+    assert objective.weight(batch) == count and 0 < int(theirs.is_top1.sum()) < count
+    near = 0.02 if bf16 else 1e-5
+    assert found["mean_token_accuracy"].total.item() == pytest.approx(int(theirs.is_top1.sum()), abs=near * count)
+    assert found["entropy"].total.item() == pytest.approx(theirs.entropy.sum().item(), rel=near)
+    assert loss.item() == pytest.approx(-theirs.log_probs.sum().item(), rel=near)

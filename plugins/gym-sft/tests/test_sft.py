@@ -33,7 +33,9 @@ torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize(
-    "algorithm", [SFT(), Pretrain(), SFT(label_smoothing=0.2), Pretrain(label_smoothing=0.9)], ids=str
+    "algorithm",
+    [SFT(), Pretrain(), SFT(label_smoothing=0.2), Pretrain(label_smoothing=0.9), SFT(token_metrics=True)],
+    ids=str,
 )
 def test_loss_and_gradient_agree_with_the_formula_in_float64(bench: Bench, algorithm: Any) -> None:
     recipe = load_recipe(bench.recipe("sft" if algorithm.rows == "conversation" else "pretrain", algorithm.rows))
@@ -239,6 +241,26 @@ def test_accuracy_is_that_of_greedy_tokens_averaged_over_answers(bench: Bench, a
         shares.append((guessed == example.tokens[1:])[example.trained[1:]].mean())
     assert len(shares) == 3 and 0 < np.mean(shares) < 1
     assert done.series("eval_accuracy")[-1] == pytest.approx(np.mean(shares), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sft", "dft"])
+def test_what_is_said_of_tokens_is_that_of_plain_logits(bench: Bench, name: str) -> None:
+    asked = {"name": name, "token_metrics": True}
+    recipe = bench.recipe(asked, max_steps=2, batch_size=2, learning_rate=0.0) | {"model": "tiny"}
+    recipe["data"] = {"sources": recipe["data"], "validation": 3}
+    done = bench.run(recipe)
+    path = done.outcome.artifact.path
+    prepared = load_recipe(recipe).data.build(tokenizer=path, rows="conversation", seed=0)  # type: ignore[union-attr]
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
+    right, unsure = [], []
+    for example in prepared.validation:
+        logits = model(torch.tensor(example.tokens[None].astype(np.int64))).logits[0, :-1][example.trained[1:]].detach()
+        right += (logits.argmax(1).numpy() == example.tokens[1:][example.trained[1:]]).tolist()
+        unsure += torch.distributions.Categorical(logits=logits).entropy().tolist()
+    assert 0 < np.mean(right) < 1
+    assert done.series("eval_mean_token_accuracy")[-1] == pytest.approx(np.mean(right), abs=1e-7)
+    assert done.series("eval_entropy")[-1] == pytest.approx(np.mean(unsure), rel=1e-5)
+    assert len(done.series("mean_token_accuracy")) == len(done.series("entropy")) == len(done.series("loss"))
 
 
 def test_what_is_held_out_of_each_source_is_measured_by_itself_as_well(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gym_core import GymError
 from gym_plan.trace import Trace
-from gym_torch.model.linear_head import linear_log_probs
+from gym_torch.model.linear_head import linear_statistics, nothing_else
 
 torch.set_num_threads(1)
 ROWS, DIM, VOCABULARY = 37, 24, 101
@@ -19,6 +19,11 @@ def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     hidden = torch.randn(ROWS, DIM, requires_grad=True)
     weight = (torch.randn(VOCABULARY, DIM) / DIM**0.5).requires_grad_()
     return hidden, weight, torch.randint(VOCABULARY, (ROWS,)), torch.randn(ROWS)
+
+
+def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    (found,) = linear_statistics(hidden, weight, targets, chunk)
+    return found
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -55,6 +60,28 @@ def test_gradients_are_exact_in_float64(chunk: int, trained: bool) -> None:
     weight = torch.randn(7, 4, dtype=torch.double, requires_grad=trained)
     targets = torch.tensor([0, 6, 3, 3, 1])
     assert torch.autograd.gradcheck(lambda *tensors: linear_log_probs(*tensors, targets, chunk), (hidden, weight))
+
+
+@pytest.mark.parametrize("chunk", [5, 1000])
+@pytest.mark.parametrize("frozen", ["nothing", "weight", "both"])
+def test_what_else_is_said_of_logits_changes_neither_scores_nor_gradients(chunk: int, frozen: str) -> None:
+    def also(logits: Tensor, labels: Tensor) -> Tensor:
+        return torch.stack([logits.sum(1), labels + logits.new_zeros(len(labels))])
+
+    found = []
+    for said in (also, nothing_else):
+        hidden, weight, targets, factors = problem()
+        weight.requires_grad_(frozen == "nothing")
+        hidden.requires_grad_(frozen != "both")
+        scores = linear_statistics(hidden, weight, targets, chunk, said)
+        if frozen != "both":
+            (scores[0] * factors + scores[1:].sum()).sum().backward()
+        found.append((scores.detach(), hidden.grad, weight.grad))
+    (scores, *gradients), (alone, *others) = found
+    assert torch.equal(scores[:1], alone)
+    torch.testing.assert_close(scores[1:], also(hidden @ weight.T, targets).detach())
+    for ours, theirs in zip(gradients, others, strict=True):
+        assert ours is theirs is None or torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("trained", [True, False])

@@ -177,7 +177,7 @@ def _check(recipe: Recipe, objective: Objective[Any], precision: str) -> None:
     name = type(config).__name__
     wrong = (
         (config.largest_steps, "algorithm", f"{name} makes its samples while it trains"),
-        (type(objective).policy is not Policy, "algorithm", f"{name} trains more than log-probabilities"),
+        (objective.policy is not Policy, "algorithm", f"{name} trains more than log-probabilities"),
         (objective.temperature != 1.0, "algorithm", f"{name} scores under a temperature of its own"),
         (any(each.path or each.trains for each in config.further()), "algorithm", f"{name} needs a second model"),
         (

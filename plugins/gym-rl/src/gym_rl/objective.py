@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ MISMATCH = "sampling/sampling_logp_difference"  #: of sampler and trainer, in th
 class PolicyObjective(Objective[RolloutBatch, Rollout]):
     """Base of the objectives: write `tokens`; `loss_agg_mode` of the options says how the losses of tokens are aggregated."""
 
-    policy: ClassVar[type[Policy[Any]]] = RolloutPolicy
+    policy: type[Policy[Any]] = RolloutPolicy
 
     def __init__(self, config: PolicyGradient, layout: Layout = PADDED) -> None:
         """Hold the options; the temperature that completions are drawn at is the one they are scored at."""

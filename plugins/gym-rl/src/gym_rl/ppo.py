@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class PPOLoss(ClippedTokens):
     """The clipped loss of the policy and the clipped squared error of the critic."""
 
     config: PPO
-    policy: ClassVar[type[Policy[Any]]] = ActorCritic
+    policy: type[Policy[Any]] = ActorCritic
 
     def auxiliary_modules(self, model: PreTrainedModel) -> Mapping[str, AuxiliaryModule]:
         """Return a critic on the states of the policy."""

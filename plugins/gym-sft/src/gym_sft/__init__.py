@@ -15,7 +15,14 @@ __version__ = "0.1.0"
 __all__ = ["ASFT", "DFT", "EAFT", "GKD", "SFT", "Pretrain"]
 
 
-class LearnsTokens(TorchAlgorithm):
+class MeasuresTokens(TorchAlgorithm):
+    """Base of what can measure more of each trained token than how probable it is."""
+
+    token_metrics: bool = False
+    """Whether to measure `mean_token_accuracy` and `entropy` of the trained tokens too, in training and in evaluations."""
+
+
+class LearnsTokens(MeasuresTokens):
     """Base of what learns how probable the next token is, and no more."""
 
     objective: ClassVar[str] = "gym_sft.objective:next_token"
@@ -27,6 +34,12 @@ class LearnsTokens(TorchAlgorithm):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing: the share of each label that all tokens of the vocabulary have alike, in training and in evaluations
     (`label_smoothing_factor` in transformers)."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.token_metrics and self.label_smoothing:
+            raise ValueError("token_metrics are not measured beside label_smoothing: leave one of them out")
+        return self
 
 
 class LearnsAnswers(TorchAlgorithm):
@@ -57,7 +70,7 @@ class SFT(LearnsTokens, LearnsAnswers):
     """
 
 
-class DFT(LearnsAnswers):
+class DFT(MeasuresTokens, LearnsAnswers):
     """Dynamic fine-tuning: each token counts as much as the model already believed in it.
 
         loss = -sg(p) log p

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class Distillation(Objective[DistillationBatch]):
     """The divergence from the teacher at each token of the answers, and the negative log-likelihood of these."""
 
     config: GKD
-    policy: ClassVar[type[Policy[Any]]] = StudentPolicy
+    policy: type[Policy[Any]] = StudentPolicy
 
     def collate(self, examples: Sequence[Example]) -> DistillationBatch:
         """Lay out samples."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from gym_sft import LearnsTokens
+from gym_sft.token_metrics import TokenPolicy, token_metrics
 from gym_torch.batch import Batch
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.model.mean_log_probs import label_and_mean_log_probs
@@ -21,7 +22,22 @@ def next_token(config: LearnsTokens, layout: Layout = PADDED) -> NextToken:
     return (Smoothed if config.label_smoothing else NextToken)(config, layout)
 
 
-class NextToken(Objective[Batch]):
+class Measured(Objective[Batch]):
+    """Base of objectives over log-probabilities that say more of the trained tokens where `token_metrics` asks for it."""
+
+    def __init__(self, config: Any, layout: Layout = PADDED) -> None:
+        """Hold options and layout, and choose the policy."""
+        super().__init__(config, layout)
+        if config.token_metrics:
+            self.policy = TokenPolicy
+
+    def log_probs(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
+        """Return the log-probabilities `[n]` of the labels, and what is measured beside them."""
+        said = policy(batch)
+        return token_metrics(said) if self.config.token_metrics else (said, {})
+
+
+class NextToken(Measured):
     """Negative log-likelihood of the trained tokens.
 
     The loss of an optimizer step is `-1/N sum log p(token | tokens before it)` over all its N trained tokens,
@@ -30,7 +46,8 @@ class NextToken(Objective[Batch]):
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed negative log-likelihood in nats; the weight is the number of trained tokens."""
-        return -policy(batch).sum(), {}
+        log_probs, metrics = self.log_probs(policy, batch)
+        return -log_probs.sum(), metrics
 
 
 class SmoothedPolicy(Policy[Batch]):
@@ -48,7 +65,7 @@ class Smoothed(NextToken):
     """Cross entropy with smoothed labels (arXiv:1512.00567, section 7): each is a part of its token, the rest of all alike."""
 
     config: LearnsTokens
-    policy: ClassVar[type[Policy[Any]]] = SmoothedPolicy
+    policy: type[Policy[Any]] = SmoothedPolicy
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed cross entropy in nats, and the negative log-likelihood, which is that of labels as they are."""

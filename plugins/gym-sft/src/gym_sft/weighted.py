@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gym_sft import ASFT, EAFT
 from gym_sft.accuracy import evaluation
+from gym_sft.objective import Measured
 from gym_torch.batch import Batch
 from gym_torch.compared_policy import ComparedPolicy, beside_reference
 from gym_torch.contribution import Contribution, Parts, samples
@@ -24,14 +25,14 @@ MOST = 20  #: tokens of which the entropy is taken
 SCALE = 3.0  #: about the largest entropy that as many tokens have, ln 20
 
 
-class Dynamic(Objective[Batch]):
+class Dynamic(Measured):
     """DFT: the negative log-likelihood of each token, weighted with its probability."""
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the tokens, and how probable they were."""
-        log_probs = policy(batch)
+        log_probs, metrics = self.log_probs(policy, batch)
         believed = log_probs.detach().exp()
-        return -(believed * log_probs).sum(), {"probability": Mean(believed.sum())}
+        return -(believed * log_probs).sum(), {"probability": Mean(believed.sum()), **metrics}
 
 
 class EntropyPolicy(Policy[Batch]):
@@ -55,7 +56,7 @@ class EntropyAdaptive(Objective[Batch]):
     """EAFT: the negative log-likelihood of each token, weighted with a power of the entropy at it."""
 
     config: EAFT
-    policy: ClassVar[type[Policy[Any]]] = EntropyPolicy
+    policy: type[Policy[Any]] = EntropyPolicy
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the tokens, and the entropy at them."""
@@ -78,7 +79,7 @@ class Anchored(Objective[Batch]):
     """ASFT: the loss of DFT, and the KL divergence from the reference at each token."""
 
     config: ASFT
-    policy: ClassVar[type[Policy[Any]]] = AnchoredPolicy
+    policy: type[Policy[Any]] = AnchoredPolicy
 
     def loss(self, policy: Scores[Batch], batch: Batch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the tokens, how probable they were, and how far the policy is from its reference."""

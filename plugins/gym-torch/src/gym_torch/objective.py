@@ -35,8 +35,8 @@ class Objective(ABC, Generic[B, E]):
     and divides every `loss` by that sum. How a step is cut into batches therefore changes nothing.
     """
 
-    policy: ClassVar[type[Policy[Any]]] = Policy
-    """What is trained, and scores batches. A subclass may return more than log-probabilities."""
+    policy: type[Policy[Any]] = Policy
+    """What is trained, and scores batches. A subclass may return more than log-probabilities; options may choose it."""
     task: ClassVar[str] = "causal-lm"
     """What the model is for that it trains, one of `gym_torch.model.tasks.TASKS`; a head of numbers is then named `head`
     beside it."""

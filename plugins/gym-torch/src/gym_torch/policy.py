@@ -22,8 +22,17 @@ from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.linear_products import multiply
 from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.hidden_states import hidden_states, shared_states
+from gym_torch.model.linear_head import Also
 from gym_torch.model.load_balancing import LoadBalancing
-from gym_torch.model.log_probs import Head, head_of, label_log_probs, nucleus_log_probs, nucleus_tokens, rows_at_once
+from gym_torch.model.log_probs import (
+    Head,
+    head_of,
+    label_log_probs,
+    label_statistics,
+    nucleus_log_probs,
+    nucleus_tokens,
+    rows_at_once,
+)
 from gym_torch.model.neftune import Noise
 from gym_torch.rounding import rounding
 
@@ -84,6 +93,13 @@ class Policy(nn.Module, Generic[B]):
             return self.at_labels(
                 batch, lambda states, targets: label_log_probs(states, self.head, targets, self.chunk)
             )
+
+    def statistics(self, batch: Batch, also: Also) -> Tensor:
+        """Return these, and below them what `also` says of the logits there, as `label_statistics` does: `[1 + k, n]`, fp32."""
+        with rounding(batch.tokens.device, self.precision):
+            return self.at_labels(
+                batch, lambda states, targets: label_statistics(states, self.head, targets, also, self.chunk).T
+            ).T
 
     def at_labels(self, batch: Batch, score: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return what `score` makes of states `[k, dim]` and the labels `[k]` that they predict, `[n, ...]` of a batch.

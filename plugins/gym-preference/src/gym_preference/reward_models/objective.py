@@ -45,7 +45,7 @@ class RewardModelPolicy(Policy[ScoredBatch]):
 class RewardModelObjective(Objective[ScoredBatch, E], Generic[E]):
     """Base of the objectives of reward models; the head that they train lies beside the model or its adapter."""
 
-    policy: ClassVar[type[Policy[Any]]] = RewardModelPolicy
+    policy: type[Policy[Any]] = RewardModelPolicy
     bias: ClassVar[bool] = True
     """Whether the bias of the head trains."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ class TDPOObjective(PairObjective):
     """A loss of the log-ratios and of the KL divergences of both responses of each pair."""
 
     config: TDPO1
-    policy: ClassVar[type[Policy[Any]]] = TokenKLPolicy
+    policy: type[Policy[Any]] = TokenKLPolicy
 
     def loss(self, policy: Scores[ResponseBatch], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the pairs, how far apart their responses are, and how far from the reference."""

@@ -25,11 +25,21 @@ from gym_torch.kernels.kernel_trials import Work
 TRIED = 32  #: rows of logits in a trial of the kernel
 NEAR = 512  #: rows of logits at once where none are computed again: more have left the caches before they are read
 LabelScores = Callable[[Tensor, Tensor, bool], Tensor]
+Also = Callable[
+    [Tensor, Tensor], Tensor
+]  #: from logits `[rows, vocabulary]` and labels `[rows]` to numbers `[k, rows]`
 PARTS = 8  #: parts that a tensor is worked on in, where torch has no way to do it in place
 
 
-def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
-    """Return `log p(target)` for logits `hidden @ weight.T`: `[n]`, at least fp32, differentiable.
+def nothing_else(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return no numbers: `[0, rows]`."""
+    return logits.new_empty(0, len(labels))
+
+
+def linear_statistics(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, also: Also = nothing_else) -> Tensor:
+    """Return `log p(target)` for logits `hidden @ weight.T`, differentiable, and below it what `also` says, which is not.
+
+    `[1 + k, n]`, at least fp32.
 
     A derivative of its derivative is refused with GymError; `gym_torch.model.log_probs.map_logits` has one.
 
@@ -38,19 +48,22 @@ def linear_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int
         weight: `[vocabulary, dim]`; the parts of its gradient are added up in fp32 at least.
         targets: `[n]` int64.
         chunk: most rows of logits at once; a single chunk is kept for the backward pass, more are computed again.
+        also: called once for each row, without autograd; it returns with the logits as they were.
 
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     with torch.autocast(device, enabled=False):
         if torch.is_grad_enabled() and weight.requires_grad:
-            found = _Trained.apply(hidden, weight, targets, chunk, dtype)  # type: ignore[no-untyped-call]
+            found = _Trained.apply(hidden, weight, targets, chunk, dtype, also)  # type: ignore[no-untyped-call]
         elif torch.is_grad_enabled() and hidden.requires_grad:
-            found = _Frozen.apply(hidden, weight, targets, min(chunk, NEAR), dtype)  # type: ignore[no-untyped-call]
+            found = _Frozen.apply(  # type: ignore[no-untyped-call]
+                hidden, weight, targets, min(chunk, NEAR), dtype, also
+            )
         else:
             matrix, chunk = weight.to(dtype), min(chunk, NEAR)
             pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
-            found = torch.cat([_scores(rows, matrix, labels) for rows, labels in pieces])
+            found = torch.cat([_scores(rows, matrix, labels, also) for rows, labels in pieces], 1)
     scores: Tensor = found
     return scores
 
@@ -59,42 +72,46 @@ class _Frozen(torch.autograd.Function):
     """The weight is a constant: what a row's gradient is, up to the factor that comes from above, is kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype, also: Also
+    ) -> Tensor:
         matrix = weight.to(dtype)
 
         def work(rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            scores, residual = _scores_and_residual(rows, matrix, labels)
+            scores, residual = _scores_and_residual(rows, matrix, labels, also)
             return scores, (residual @ matrix).to(hidden.dtype)
 
         pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
         found, pulled = zip(*(work(rows, labels) for rows, labels in pieces), strict=True)
         ctx.save_for_backward(torch.cat(pulled))
-        return torch.cat(found)
+        return torch.cat(found, 1)
 
     @staticmethod
     def backward(ctx: Any, by_score: Tensor) -> tuple[Tensor | None, ...]:
         _check_once()
         (pulled,) = ctx.saved_tensors
-        return (pulled * -by_score[:, None]).to(pulled.dtype), None, None, None, None
+        return (pulled * -by_score[0, :, None]).to(pulled.dtype), None, None, None, None, None
 
 
 class _Trained(torch.autograd.Function):
     """The weight learns as well: its gradient needs the factors from above, so the logits are computed again."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype, also: Also
+    ) -> Tensor:
         matrix = weight.to(dtype)
         kept: list[Tensor] = []
 
         def work(rows: Tensor, labels: Tensor) -> Tensor:
             if len(hidden) > chunk:
-                return _scores(rows, matrix, labels)
-            scores, residual = _scores_and_residual(rows, matrix, labels)
+                return _scores(rows, matrix, labels, also)
+            scores, residual = _scores_and_residual(rows, matrix, labels, also)
             kept.append(residual)
             return scores
 
         pieces = zip(hidden.to(dtype).split(chunk), targets.split(chunk), strict=True)
-        found = torch.cat([work(rows, labels) for rows, labels in pieces])
+        found = torch.cat([work(rows, labels) for rows, labels in pieces], 1)
         ctx.chunk, ctx.dtype = chunk, dtype
         ctx.save_for_backward(hidden, weight, targets, *kept)
         return found
@@ -112,28 +129,34 @@ class _Trained(torch.autograd.Function):
             _add_product(by_weight, residual.T, (rows * factors).to(dtype))
             return residual @ matrix * factors if ctx.needs_input_grad[0] else None
 
-        pieces = zip(*(tensor.split(chunk) for tensor in (hidden, targets, -by_score[:, None])), strict=True)
+        pieces = zip(*(tensor.split(chunk) for tensor in (hidden, targets, -by_score[0, :, None])), strict=True)
         parts = [part for piece in pieces if (part := work(*piece)) is not None]
         by_hidden = torch.cat(parts).to(hidden.dtype) if parts else None
-        return by_hidden, by_weight.to(weight.dtype), None, None, None
+        return by_hidden, by_weight.to(weight.dtype), None, None, None, None
 
 
-def _scores(rows: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probabilities of labels, fp32 or fp64."""
+def _scores(rows: Tensor, matrix: Tensor, labels: Tensor, also: Also) -> Tensor:
+    """Return the log-probabilities of labels, fp32 or fp64, and what else is asked for."""
     logits = rows @ matrix.T
-    own = _kernel(logits)
-    return own(logits, labels, False) if own else _at(_log_softmax(logits), labels)
+    own, said = _kernel(logits), also(logits, labels)
+    return _below(own(logits, labels, False) if own else _at(_log_softmax(logits), labels), said)
 
 
-def _scores_and_residual(rows: Tensor, matrix: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _scores_and_residual(
+    rows: Tensor, matrix: Tensor, labels: Tensor, also: Also = nothing_else
+) -> tuple[Tensor, Tensor]:
     """Return the same, and `p - 1` `[rows, vocabulary]` in the dtype of the product."""
     logits = rows @ matrix.T
-    own, dtype = _kernel(logits), logits.dtype
+    own, dtype, said = _kernel(logits), logits.dtype, also(logits, labels)
     if own:
-        return own(logits, labels, True), logits
+        return _below(own(logits, labels, True), said), logits
     logs = _log_softmax(logits)
     del logits
-    return _at(logs, labels), _residual(logs, labels).to(dtype)
+    return _below(_at(logs, labels), said), _residual(logs, labels).to(dtype)
+
+
+def _below(scores: Tensor, said: Tensor) -> Tensor:
+    return torch.cat([scores[None], said.to(scores.dtype)])
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.model.hidden_states import backbone_states, no_cache, take_whole
-from gym_torch.model.linear_head import linear_log_probs
+from gym_torch.model.linear_head import Also, linear_statistics, nothing_else
 from gym_torch.model.nucleus import drawable
 from gym_torch.patched_forward import called_alone
 
@@ -71,25 +71,34 @@ def map_logits(
 
 
 def label_log_probs(hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, chunk: int = CHUNK) -> Tensor:
-    """Return `log p(target)` of every row: `[n]`, fp32, differentiable in `hidden` and in the head's parameters.
+    """Return the first row of `label_statistics`: `[n]`, fp32, differentiable in `hidden` and in the head's parameters."""
+    return label_statistics(hidden, head, targets, nothing_else, chunk)[0]
+
+
+def label_statistics(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, also: Also, chunk: int = CHUNK
+) -> Tensor:
+    """Return `log p(target)` of every row and, without a gradient, what `also` says of its logits: `[1 + k, n]`, fp32.
 
     Args:
         hidden: `[n, dim]`, the hidden states that predict the targets.
         head: maps `[rows, dim]` to logits `[rows, vocabulary]`; see `map_logits`.
         targets: `[n]` int64 token ids.
+        also: maps some rows of logits, in the dtype of the product, and their targets to numbers `[k, rows]`.
         chunk: most rows of logits at once.
 
     """
     states, project = scaled_before(hidden, head)
     weight = plain_weight(project)
     if weight is not None:
-        return linear_log_probs(states, weight, targets, chunk)
+        return linear_statistics(states, weight, targets, chunk, also)
 
-    def log_probs(logits: Tensor, rows: slice) -> Tensor:
+    def statistics(logits: Tensor, rows: slice) -> Tensor:
+        said = also(logits.detach().clone(), targets[rows]).to(logits.dtype)
         # log_softmax is one fused kernel on a CPU; gather minus logsumexp is five, at half the speed.
-        return logits.log_softmax(1).gather(1, targets[rows, None]).squeeze(1)
+        return torch.cat([logits.log_softmax(1).gather(1, targets[rows, None]), said.T], 1)
 
-    return map_logits(hidden, head, log_probs, chunk)
+    return map_logits(hidden, head, statistics, chunk).T
 
 
 def nucleus_log_probs(
