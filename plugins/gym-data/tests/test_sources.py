@@ -1,5 +1,6 @@
 """Every kind of file, and what is said of files that are broken."""
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -54,6 +55,73 @@ def test_what_a_table_fills_objects_up_with_is_not_learnt(monkeypatch, tmp_path)
     assert list(Hub(path=str(tmp_path / "hub")).build().rows()) == wanted
     (tmp_path / "a.json").write_text(json.dumps([{"given": {"city": None}}]))
     assert rows_of(tmp_path / "a.json") == [{"given": {"city": None}}]
+
+
+def packed(content, ending):
+    if ending == ".gz":
+        return gzip.compress(content[:20]) + gzip.compress(content[20:])
+    new = pytest.importorskip("zstandard").ZstdCompressor()
+    return new.compress(content[:20]) + new.compress(content[20:])
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_texts_that_are_compressed_hold_what_they_did_before(ending, tmp_path):
+    lines = "\n".join(map(json.dumps, ROWS)).encode()
+    table = ("instruction;input;output\n" + "".join(f"say {i};;it is {i}\n" for i in range(3))).encode()
+    files = {"a.jsonl": lines, "B.JSONL": lines, "a.json": json.dumps(ROWS).encode(), "a.csv": b"\xef\xbb\xbf" + table}
+    for name, content in files.items():
+        path = tmp_path / (name + (ending.upper() if name.isupper() else ending))
+        path.write_bytes(packed(content, ending))
+        assert rows_of(path) == ROWS, name
+        for damaged in (content, packed(content, ending)[:-5]):
+            path.write_bytes(damaged)
+            with pytest.raises(DataError, match="not all of it is") as caught:
+                rows_of(path)
+            assert str(caught.value).count("\n") < 4
+    path = tmp_path / f"bad.jsonl{ending}"
+    path.write_bytes(packed(b'{"text": "a"}\n{"text": ', ending))
+    with pytest.raises(DataError, match=rf"bad\.jsonl{ending}:2\n  not JSON"):
+        rows_of(path)
+
+
+def test_what_is_in_an_archive_or_needs_a_package_is_said(monkeypatch, tmp_path):
+    for name in ("rows.zip", "rows.tar", "rows.tar.gz", "rows.tgz"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(DataError, match="unpack it"):
+            rows_of(tmp_path / name)
+    (tmp_path / "rows.parquet.gz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"end in `\.parquet\.gz`"):
+        rows_of(tmp_path / "rows.parquet.gz")
+    (tmp_path / "rows.jsonl.zst").write_bytes(b"")
+    monkeypatch.setattr("gym_data.sources.compression.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install zstandard"):
+        File(path=str(tmp_path / "rows.jsonl.zst")).check()
+
+
+def test_maps_of_tables_are_objects_and_bytes_of_text_are_text(tmp_path):
+    names = pa.map_(pa.string(), pa.list_(pa.struct([("n", pa.int64()), ("bytes", pa.binary())])))
+    schema = pa.schema(
+        [("map", names), ("told", pa.map_(pa.binary(), pa.string())), ("text", pa.binary()), ("raw", pa.binary())]
+    )
+    rows = [
+        {
+            "map": [("a", [{"n": 1, "bytes": b"P6"}, {"n": None}]), ("b", None)],
+            "told": [(b"k", "v")],
+            "text": "Grüße".encode(),
+        },
+        {"map": [], "told": None, "text": b"", "raw": b"\xff\xd8"},
+    ]
+    wanted = [
+        {"map": {"a": [{"n": 1, "bytes": b"P6"}, {}], "b": None}, "told": {"k": "v"}, "text": "Grüße", "raw": None},
+        {"map": {}, "told": None, "text": "", "raw": b"\xff\xd8"},
+    ]
+    table = pa.Table.from_pylist(rows, schema)
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert rows_of(tmp_path / "a.parquet") == wanted
+    twice = pa.Table.from_pylist([{"map": [("a", None), ("a", None)]}], pa.schema([("map", names)]))
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="the key `a` stands twice"):
+        rows_of(tmp_path / "a.parquet")
 
 
 def test_text_is_read_by_line_paragraph_or_file(tmp_path):

@@ -110,10 +110,11 @@ def first_row(data: list[Mapping[str, Any]] | Path) -> Mapping[str, Any]:
 
 def _rows_in(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file as training reads them. Raises DataError where that is no file of rows, by its line."""
+    from gym_data.sources.compression import kind_of
     from gym_data.sources.readers import READERS, find_files  # pyarrow takes its time
 
     (file,) = find_files(path)
-    return iter(READERS[file.suffix.lower()](file))
+    return iter(READERS[kind_of(file)](file))
 
 
 def _enough(user: str, rows: int, where: str) -> None:

@@ -11,7 +11,7 @@ from gym_data.kinds import Source
 
 
 class File(Source):
-    """A json, jsonl, csv, tsv, parquet, arrow or txt file, or a folder of files of one of these kinds."""
+    """A json, jsonl, csv, tsv, txt, parquet or arrow file, texts also as `.gz` or `.zst`, or a folder of one of these kinds."""
 
     target: ClassVar[str] = "gym_data.sources.files:FileRows"
 

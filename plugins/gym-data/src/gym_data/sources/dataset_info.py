@@ -14,6 +14,7 @@ from gym_core.discovery import entries, nearest
 from gym_core.files import expanded
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, ShareGPT, Text
 from gym_data.kinds import Format
+from gym_data.sources.compression import kind_of
 from gym_data.sources.config import File, Hub
 from gym_data.sources.readers import READERS, whole
 
@@ -82,7 +83,7 @@ def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, 
     for path in (expanded(name), directory / name):
         if path.exists():
             return File(path=str(path)), None, None
-    if HUB_ID.fullmatch(name) and Path(name).suffix.lower() not in READERS:
+    if HUB_ID.fullmatch(name) and kind_of(Path(name)) not in READERS:
         return Hub(path=name), None, None
     sources = [entry.name for entry in entries("sources")]
     near = nearest(name, [*registry, *sources]) or _similar_file(expanded(name))
@@ -97,7 +98,7 @@ def find_source(name: str, directory: Path) -> tuple[File | Hub, Format | None, 
 
 def _similar_file(path: Path) -> str:
     """Return the file of rows beside this path whose name is nearest, or ""."""
-    rows = (each.name for each in sorted(path.parent.glob("*")) if each.suffix.lower() in READERS)
+    rows = (each.name for each in sorted(path.parent.glob("*")) if kind_of(each) in READERS)
     near = nearest(path.name, rows)
     return str(path.with_name(near)) if near else ""
 

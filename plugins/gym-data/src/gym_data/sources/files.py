@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gym_core.files import expanded
 from gym_data.kinds import Format
+from gym_data.sources.compression import kind_of
 from gym_data.sources.readers import READERS, find_files, read_text
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class FileRows:
         """
         self.format, self.samples = format, samples
         self.files = find_files(expanded(config.path))
-        suffix = self.files[0].suffix.lower()
+        suffix = kind_of(self.files[0])
         self._read = partial(read_text, unit=config.text_unit) if suffix == ".txt" else READERS[suffix]
         self._unit = config.text_unit if suffix == ".txt" else ""
 

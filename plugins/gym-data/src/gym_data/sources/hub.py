@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gym_core import DataError
 from gym_data.kinds import Format
-from gym_data.sources.readers import as_written
+from gym_data.sources.arrow_values import as_written
 
 if TYPE_CHECKING:
     from gym_data.sources.config import Hub
@@ -49,7 +49,7 @@ class HubRows:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as plain Python values."""
         for row in self._dataset:
-            yield as_written(dict(row))
+            yield {name: as_written(value) for name, value in row.items()}
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the rows' Arrow batches."""

@@ -6,6 +6,7 @@ Nothing here knows what the columns mean.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gym_core import DataError
+from gym_data.sources.arrow_values import as_python
+from gym_data.sources.compression import ARCHIVES, COMPRESSED, TEXTS, check_decompression, kind_of, opened
 
 Row = dict[str, Any]
 WRAPPERS = (
@@ -36,7 +39,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Raises DataError where a line is not UTF-8.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         for number, raw in enumerate(file, 1):
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -47,7 +50,8 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def whole(path: Path) -> str:
     """Return the text of a file without a byte order mark. Raises DataError where it is not UTF-8."""
-    raw = path.read_bytes()
+    with opened(path) as file:
+        raw = file.read()
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -90,10 +94,10 @@ def read_csv(path: Path) -> Iterator[Row]:
     """
     csv.field_size_limit(LONGEST_FIELD)
     deque(lines(path), maxlen=0)  # names the line that is not UTF-8; the csv module counts lines in another way
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with opened(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         head = file.readline()
         sign = next((each for each in SEPARATORS if each in head), ",")
-        file.seek(0)
+    with opened(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         table = csv.DictReader(file, strict=True, delimiter=sign)
         try:
             if twice := _twice(table.fieldnames or ()):
@@ -115,7 +119,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             for batch in file.iter_batches():
-                yield from map(as_written, batch.to_pylist())
+                yield from as_python(batch, path)
     except pa.ArrowException as error:
         raise DataError(f"not Parquet: {_first_line(error)}", where=str(path)) from None
 
@@ -127,27 +131,13 @@ def read_arrow(path: Path) -> Iterator[Row]:
             if source.read(6) == b"ARROW1":
                 file = pa.ipc.open_file(source)
                 for index in range(file.num_record_batches):
-                    yield from map(as_written, file.get_batch(index).to_pylist())
+                    yield from as_python(file.get_batch(index), path)
             else:
                 source.seek(0)
                 for batch in pa.ipc.open_stream(source):
-                    yield from map(as_written, batch.to_pylist())
+                    yield from as_python(batch, path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"not Arrow: {_first_line(error)}", where=str(path)) from None
-
-
-def as_written(row: Row) -> Row:
-    """Return a row of a table without what its columns filled in: objects get all keys there that any of them has.
-
-    A tool call would be learnt with arguments that it does not have, as nulls. A null in a file of JSON was written, and stays.
-    """
-    return {name: _without_nulls(value) for name, value in row.items()}
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def read_text(path: Path, unit: str = "line") -> Iterator[Row]:
@@ -183,22 +173,27 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def find_files(path: Path) -> list[Path]:
-    """Return the data files at a path. Raises DataError when there are none, or of several kinds."""
+    """Return the data files at a path. Raises DataError when there are none, of several kinds, or such as cannot be read."""
     kinds = ", ".join(suffix.removeprefix(".") for suffix in READERS)
+    packed = ", ".join(f"{suffix}{ending}".removeprefix(".") for suffix in TEXTS[:1] for ending in COMPRESSED)
     if not path.exists():
         raise DataError("no such file", where=str(path), fix="relative paths start where the command runs")
     if path.is_file():
         files = [path]
     else:
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    suffixes = {file.suffix.lower() for file in files}
+    suffixes = {kind_of(file) for file in files}
     if len(suffixes) > 1:
         found = ", ".join(sorted(suffix or "no ending" for suffix in suffixes))
         raise DataError(f"the folder holds several kinds of file: {found}", where=str(path), fix="name one file of it")
     if not suffixes:
         raise DataError("the folder holds no files", where=str(path))
     if not suffixes <= READERS.keys():
-        raise DataError(f"cannot read files that end in `{suffixes.pop()}`", where=str(path), fix=f"known: {kinds}")
+        known = f"known: {kinds}, and texts that are compressed, such as {packed}"
+        fix = "unpack it, and name the file or folder with the rows" if suffixes & set(ARCHIVES) else known
+        raise DataError(f"cannot read files that end in `{suffixes.pop()}`", where=str(path), fix=fix)
+    for file in files:
+        check_decompression(file)
     return files
 
 
