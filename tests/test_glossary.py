@@ -75,6 +75,7 @@ def test_every_metric_is_explained(bench: Bench, name: str) -> None:
     options = Brought("algorithms", name, kind).options()
     if kind.rows == "prompt":
         options = ROLLOUTS | {"rewards": [{"name": "python", "function": f"{bench.root}/judge.py:judge"}]}
+    options |= {"token_metrics": True} if "token_metrics" in kind.model_fields else {}
     run = bench.run(bench.recipe({"name": name, **options}, kind.rows, max_steps=1), name)
     FOUND[name] = set().union(*run.metrics)
     unknown = {metric for metric in FOUND[name] if not explained(metric.removeprefix("eval_"))}

@@ -246,7 +246,9 @@ def test_accuracy_is_that_of_greedy_tokens_averaged_over_answers(bench: Bench, a
 @pytest.mark.parametrize("name", ["sft", "dft"])
 def test_what_is_said_of_tokens_is_that_of_plain_logits(bench: Bench, name: str) -> None:
     asked = {"name": name, "token_metrics": True}
-    recipe = bench.recipe(asked, max_steps=2, batch_size=2, learning_rate=0.0) | {"model": "tiny"}
+    recipe = bench.recipe(
+        asked, max_steps=2, batch_size=2, learning_rate=0.0, metric_for_best_model="mean_token_accuracy"
+    ) | {"model": "tiny"}
     recipe["data"] = {"sources": recipe["data"], "validation": 3}
     done = bench.run(recipe)
     path = done.outcome.artifact.path

@@ -21,6 +21,10 @@ class MeasuresTokens(TorchAlgorithm):
     token_metrics: bool = False
     """Whether to measure `mean_token_accuracy` and `entropy` of the trained tokens too, in training and in evaluations."""
 
+    def evaluation_metrics(self) -> Mapping[str, str]:
+        """Return also how many tokens are right, where that is measured."""
+        return {**super().evaluation_metrics(), **({"mean_token_accuracy": "higher"} if self.token_metrics else {})}
+
 
 class LearnsTokens(MeasuresTokens):
     """Base of what learns how probable the next token is, and no more."""
