@@ -167,7 +167,7 @@ class Twin(Quantizer):
 
 def test_an_unknown_key_gets_the_advice_of_plugins(toys, tmp_path):
     text = "def advise(key, near):\n    return ('is mine', 'leave it') if key == 'mine' else None\n"
-    toys("gym-advice", {"advice": text}, {"gym.advice": {"all": "advice:advise", "broken": "advice:nothing"}})
+    toys("gym-advice", {"advice": text}, {"gym.advice": {"all": "advice:advise"}})
     found = problems(tmp_path, "model: w\nalgorithm: toy\nmine: 2\nyours: 3\n")
     assert found[0] == ("r.yaml:3", "mine", "is mine", "leave it")
     assert found[1][1:] == ("yours", "unknown key", "see `gym schema` for every key")
@@ -179,12 +179,14 @@ def test_advice_that_fails_is_said_of_its_package_and_others_are_asked(toys, tmp
     raising = "def advise(key, near):\n    raise KeyError(key)\ndef half(key, near):\n    return ('why',)\n"
     toys("gym-bad", {"bad_advice": raising}, {"gym.advice": {"first": "bad_advice:advise"}})
     toys("gym-half", {"half_advice": raising}, {"gym.advice": {"first": "half_advice:half"}})
+    toys("gym-none", {"no_advice": "import absent_module\n"}, {"gym.advice": {"first": "no_advice:advise"}})
     found = problems(tmp_path, "model: w\nalgorithm: {name: toy, mine: 1}\nmine: 2\nyours: 3\n")
     told = {"mine": "is mine", "yours": "unknown key", "algorithm.mine": "is mine"}
     assert {key: why for _, key, why, _ in found if key} == told
     said = [(where.split()[0], why, fix) for where, key, why, fix in found if not key]
     assert [(where, fix) for where, _, fix in said] == [
-        (name, f"update or uninstall {name}") for name in ("gym-bad", "gym-half")
+        *((name, f"update or uninstall {name}") for name in ("gym-bad", "gym-half")),
+        ("gym-none", "reinstall gym-none"),
     ]
     assert "bad_advice:advise, asked about the key `mine`, raised KeyError" in said[0][1]
 

@@ -228,19 +228,19 @@ def advised(key: str, near: str, found: Findings) -> tuple[str, str]:
     """Return why a key that no component has is wrong, and what to do, where `near` is the most similar one that is right.
 
     `gym.advice` leads to `advise(key, near) -> (why, what to do)`, or None where it knows nothing, or nothing better.
-    What it raises is a problem of its own in `found`, once for each package, and others are asked.
+    What it raises, or importing it, is a problem of its own in `found`, once for each package, and others are asked.
     """
     for entry in entries("advice"):
+        said = any(problem.where == entry.title for problem in found.problems)
         try:
             if told := load(entry)(key, near):
                 why, fix = map(str, told)
                 return why, fix
-        except PluginError:
-            continue
+        except PluginError as error:
+            found.problems += [] if said else error.problems
         except Exception as error:  # code of a plugin, which may be anybody's
-            if all(problem.where != entry.title for problem in found.problems):
-                raised = f"{entry.value}, asked about the key `{key}`, raised {type(error).__name__}: {reason(error)}"
-                found.problems.append(Problem(raised, entry.title, fix=f"update or uninstall {entry.dist}"))
+            raised = f"{entry.value}, asked about the key `{key}`, raised {type(error).__name__}: {reason(error)}"
+            found.problems += [] if said else [Problem(raised, entry.title, fix=f"update or uninstall {entry.dist}")]
     return "unknown key", f"did you mean `{near}`?" if near else ""
 
 
