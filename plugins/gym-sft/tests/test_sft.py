@@ -268,12 +268,16 @@ def test_what_is_said_of_tokens_is_that_of_plain_logits(bench: Bench, name: str)
 def test_what_is_held_out_of_each_source_is_measured_by_itself_as_well(bench: Bench) -> None:
     rows = [json.loads(line) for line in Path(bench.data("conversation")).read_text().splitlines()]
     parts = [str(bench.file(rows[:3])), str(bench.file(rows[3:8]))]
-    recipe = bench.recipe("sft", max_steps=1, learning_rate=0.0)
+    recipe = bench.recipe({"name": "sft", "compute_accuracy": True}, max_steps=1, learning_rate=0.0) | {"model": "tiny"}
     aside = {"sources": recipe["data"], "validation_sources": parts}
     together = bench.run(recipe | {"data": {**aside, "validation_apart": True}}, "together").metrics[-1]
-    alone = [bench.run(recipe | {"data": aside | {"validation_sources": [part]}}, f"only-{number}").series("eval_loss")[-1]
-             for number, part in enumerate(parts)]  # fmt: skip
-    assert [together[f"eval_{part}_loss"] for part in parts] == pytest.approx(alone, rel=1e-6)
+    for number, part in enumerate(parts):
+        alone = bench.run(recipe | {"data": aside | {"validation_sources": [part]}}, f"only-{number}").metrics[-1]
+        for name in ("loss", "accuracy"):
+            assert (
+                together[f"eval_{part}_{name}"] == pytest.approx(alone[f"eval_{name}"], rel=1e-6)
+                and alone[f"eval_{name}"]
+            )
     assert together["eval_loss"] == pytest.approx(
         bench.run(recipe | {"data": aside}, "all").series("eval_loss")[-1], rel=1e-6
     )

@@ -10,12 +10,12 @@ import torch
 from gym_sft import LearnsAnswers
 from gym_torch.contribution import Contribution, Parts, held_out_loss, samples
 from gym_torch.distributed.collectives import over_processes
+from gym_torch.loop.evaluation import HeldOutLoss
 from gym_torch.loop.job import Evaluation, Job
 from gym_torch.loop.step_batches import place
 from gym_torch.model.log_probs import map_logits
 from gym_torch.policy import Policy
 from gym_torch.rounding import rounding
-from gym_torch.source import Step, once
 
 
 def supervised(parts: Parts[LearnsAnswers, Any, Any]) -> Contribution:
@@ -25,36 +25,39 @@ def supervised(parts: Parts[LearnsAnswers, Any, Any]) -> Contribution:
 
 def evaluation(parts: Parts[Any, Any, Any]) -> Evaluation | None:
     """Return what measures the policy on the samples that are held out; None where none are."""
-    loss, held_out = held_out_loss(parts), parts.data.validation
-    if loss is None or held_out is None or not parts.config.compute_accuracy:
-        return loss
-    return WithAccuracy(loss, once(held_out, parts.train, parts.layout, parts.rank, parts.world))
+    loss = held_out_loss(parts)
+    return WithAccuracy(loss) if loss and parts.config.compute_accuracy else loss
 
 
 class WithAccuracy:
-    """Measures the accuracy of each answer beside what another evaluation measures."""
+    """Measures the accuracy of each answer beside the loss, and of each part that is measured by itself."""
 
-    def __init__(self, measured: Evaluation, step: Step) -> None:
-        """Take that evaluation, and this process's part of the held-out samples."""
-        self.measured, self.step = measured, step
+    def __init__(self, measured: HeldOutLoss) -> None:
+        """Take what measures the loss."""
+        self.measured = measured
 
     @torch.no_grad()
     def __call__(self, job: Job) -> Mapping[str, float] | None:
-        """Return what it measures, and the mean accuracy of the answers; None where a signal came."""
+        """Return what that measures, and the mean accuracies of the answers; None where a signal came."""
         found = self.measured(job)
         if found is None:
             return None
         job.policy.eval()
         policy: Policy[Any] = job.accelerator.unwrap_model(job.policy)
-        total = answers = 0.0
-        for number, examples in enumerate(self.step.batches, start=1):
-            job.ranks.at(place(job.progress.step, examples, "accuracy after step"))
-            of_each = accuracies(policy, job.objective.collate(examples).to(job.accelerator.device))
-            if number <= len(self.step.batches) - self.step.spare:  # the others keep step with other processes
-                total, answers = total + float(of_each.sum()), answers + len(of_each)
+        counted: list[float] = []  # of each part the sum and the number
+        for step in self.measured.steps:
+            total = answers = 0.0
+            for number, examples in enumerate(step.batches, start=1):
+                job.ranks.at(place(job.progress.step, examples, "accuracy after step"))
+                of_each = accuracies(policy, job.objective.collate(examples).to(job.accelerator.device))
+                if number <= len(step.batches) - step.spare:  # the others keep step with other processes
+                    total, answers = total + float(of_each.sum()), answers + len(of_each)
+            counted += [total, answers]
         job.policy.train()
-        total, answers = over_processes(job.accelerator, [total, answers])
-        return {**found, "accuracy": total / answers}
+        counted = over_processes(job.accelerator, counted)
+        totals, numbers = counted[::2], counted[1::2]
+        apart = {f"{name}_accuracy": totals[at] / numbers[at] for at, name in enumerate(self.measured.names)}
+        return {**found, **apart, "accuracy": sum(totals) / sum(numbers)}
 
 
 def accuracies(policy: Policy[Any], batch: Any) -> torch.Tensor:

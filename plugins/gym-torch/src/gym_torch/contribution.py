@@ -144,7 +144,7 @@ def dataset(parts: Parts[Any, Any, Any, E]) -> Dataset[E]:
     return Dataset(parts.data.train, parts.train, parts.data.fingerprint, parts.layout, whole)
 
 
-def held_out_loss(parts: Parts[Any, Any, Any]) -> Evaluation | None:
+def held_out_loss(parts: Parts[Any, Any, Any]) -> HeldOutLoss | None:
     """Return what measures the loss on the samples that are held out; None where none are."""
     held_out = parts.data.validation
     if not held_out:
