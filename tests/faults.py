@@ -119,8 +119,8 @@ FAULTS = [
     Fault("gym-tiny", "reverse=skill ==", "reverse=skill !=", "test_tasks.py", "right"),
     Fault(
         "gym-torch",
-        "return logits.log_softmax(1).gather(1, targets[rows, None]).squeeze(1)",
-        "return logits.gather(1, targets[rows, None]).squeeze(1)",
+        "return torch.cat([logits.log_softmax(1).gather(1, targets[rows, None]), said.T], 1)",
+        "return torch.cat([logits.gather(1, targets[rows, None]), said.T], 1)",
         "test_logprobs.py",
         "value_and_gradient or every_family",
     ),
@@ -134,7 +134,7 @@ FAULTS = [
         "any_number_of_processes and lora and ddp",
     ),
     Fault("gym-torch", "share = 1 / whole.weight if", "share = 1 / (whole.weight + 1) if", "test_loop.py"),
-    Fault("gym-sft", "return -policy(batch).sum(), {}", "return -policy(batch).mean(), {}", "test_sft.py", "float64"),
+    Fault("gym-sft", "return -log_probs.sum(), metrics", "return -log_probs.mean(), metrics", "test_sft.py", "float64"),
     Fault(
         "gym-optim", 'state["exp_avg"].lerp_(gradient, 1 - beta2)', "pass", "test_sgd_lion_adafactor_lomo.py", "lion"
     ),
