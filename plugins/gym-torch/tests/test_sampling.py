@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gym_torch.generation.sampling import BLOCK, choose, uniform
-from gym_torch.model.log_probs import Head, nucleus_log_probs, nucleus_tokens
-from gym_torch.model.nucleus import drawable
+from gym_torch.model.log_probs import Head, nucleus_log_probs
+from gym_torch.model.nucleus import drawable, nucleus_tokens
 
 COUNT = 20_000
 

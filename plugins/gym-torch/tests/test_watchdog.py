@@ -24,6 +24,6 @@ def test_a_process_that_ends_while_it_is_looked_at_is_gone_unless_it_said_that_i
         return rank == 0
 
     monkeypatch.setattr(watch, "_alive", ended)
-    watch._closing.set()  # it looks once
+    watch.closing.set()  # it looks once
     watch.run()
     assert store.check([FAILURE]) is not said

@@ -24,16 +24,9 @@ from gym_torch.kernels.shared_input_casts import share_casts
 from gym_torch.model.hidden_states import hidden_states, shared_states
 from gym_torch.model.linear_head import Also
 from gym_torch.model.load_balancing import LoadBalancing
-from gym_torch.model.log_probs import (
-    Head,
-    head_of,
-    label_log_probs,
-    label_statistics,
-    nucleus_log_probs,
-    nucleus_tokens,
-    rows_at_once,
-)
+from gym_torch.model.log_probs import Head, head_of, label_log_probs, label_statistics, nucleus_log_probs, rows_at_once
 from gym_torch.model.neftune import Noise
+from gym_torch.model.nucleus import nucleus_tokens
 from gym_torch.rounding import rounding
 
 B = TypeVar("B", bound=Batch)

@@ -55,7 +55,7 @@ class ColocatedEngine:
         self.stop, self.decode = stop_ids(adapted.model, tokenizer), tokenizer.decode
         self.vocabulary = int(adapted.model.config.get_text_config().vocab_size)
         self.probe = Probe(tokenizer)
-        self.llm, self._params = _start(config, path)
+        self.llm, self._params = start(config, path)
         self._awake, self._stale = True, True
         self._rest()
 
@@ -130,7 +130,7 @@ def checkpoint_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     yield from revert_weight_conversion(model, weights).items()
 
 
-def _start(config: Colocated, path: Path) -> tuple[Any, Any]:
+def start(config: Colocated, path: Path) -> tuple[Any, Any]:
     """Return an engine for the model of this directory, and the class of its sampling parameters."""
     # weights are handed over in this process, and its order is repeatable
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

@@ -47,7 +47,7 @@ class Watch(threading.Thread):
         self._keeper = 0 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 1
         self.urgent = False
         self._interval = min(0.5, config.timeout / 10)
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._beats = 0
         self._seen: dict[tuple[int, str], tuple[Any, float]] = {}  #: newest value of a rank, and since when
         self._peers: dict[int, dict[str, Any]] = {}
@@ -81,13 +81,13 @@ class Watch(threading.Thread):
                     self._end(failure)
                 self._judge(others)
             except (dist.DistError, RuntimeError):  # whoever keeps the store is gone, and the run with it
-                if not self._closing.is_set():
+                if not self.closing.is_set():
                     why = (
                         f"torchrun at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} does not answer any more"
                     )
                     fix = "the same command goes on from the last checkpoint"
                     self._end({"problem": asdict(Problem(why, self.place, fix=fix)), "code": 1, "rank": self._keeper})
-            closing = self._closing.wait(self._interval)
+            closing = self.closing.wait(self._interval)
 
     def close(self) -> None:
         """Say that this process is done; the main one, which may keep the store, waits a little for the others."""
@@ -96,7 +96,7 @@ class Watch(threading.Thread):
         waiting = [f"done/{rank}" for rank in range(self.world)] if self.rank == 0 else []
         while waiting and not self.store.check(waiting) and time.monotonic() < ends:
             time.sleep(0.01)
-        self._closing.set()
+        self.closing.set()
         self.join()
         if self._stack is not None:
             if _ON_LINUX:
@@ -117,7 +117,7 @@ class Watch(threading.Thread):
 
     def fail(self, problem: Problem, code: int) -> bool:
         """Stop watching and publish why the run ends; False where another process did before."""
-        self._closing.set()
+        self.closing.set()
         return self._publish(problem, code)
 
     def _publish(self, problem: Problem, code: int) -> bool:
@@ -207,7 +207,7 @@ class Watch(threading.Thread):
 
     def _end(self, failure: dict[str, Any]) -> None:
         """End this process, whatever its main thread waits for."""
-        if self._closing.is_set():
+        if self.closing.is_set():
             return
         self._dump()
         error = _error(failure)

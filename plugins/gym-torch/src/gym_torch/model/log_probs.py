@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 from gym_core import GymError
 from gym_torch.model.hidden_states import backbone_states, no_cache, take_whole
 from gym_torch.model.linear_head import Also, linear_statistics, nothing_else
-from gym_torch.model.nucleus import drawable
 from gym_torch.patched_forward import called_alone
 
 CHUNK = 256  #: rows of logits held at once
@@ -185,28 +184,6 @@ def _left_out(logits: Tensor, kept: Tensor, rows_of: Tensor, rows: slice) -> Ten
     out = torch.ones_like(logits, dtype=torch.bool)
     out[own[:, 0] - rows.start, own[:, 1]] = False
     return out
-
-
-@torch.no_grad()
-def nucleus_tokens(
-    hidden: Tensor,
-    head: Callable[[Tensor], Tensor],
-    targets: Tensor,
-    top_p: float = 1.0,
-    chunk: int = CHUNK,
-    top_k: int = 0,
-    min_p: float = 0.0,
-) -> Tensor:
-    """Return the tokens that `gym_torch.model.nucleus.drawable` leaves at every row, and its target, as pairs `[m, 2]` int64 of a
-    row and a token.
-
-    Other arguments as those of `nucleus_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
-    """
-    found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
-    for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):
-        kept = drawable(head(states).float(), top_p, top_k, min_p).scatter(1, labels[:, None], True)
-        found.append(kept.nonzero() + torch.tensor([number * chunk, 0], device=hidden.device))
-    return torch.cat(found)
 
 
 @dataclass(frozen=True)

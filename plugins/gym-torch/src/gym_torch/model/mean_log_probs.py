@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gym_torch.model.linear_head import linear_log_probs
+from gym_torch.model.linear_head import linear_statistics
 from gym_torch.model.log_probs import CHUNK, map_logits, plain_weight, scaled_before
 
 
@@ -29,6 +29,6 @@ def label_and_mean_log_probs(
             return torch.stack([scores.gather(1, targets[rows, None])[:, 0], scores.mean(1)], 1)
 
         return map_logits(hidden, head, both, chunk).T
-    own = linear_log_probs(states, weight, targets, chunk)
+    own = linear_statistics(states, weight, targets, chunk)[0]
     above = weight[targets].to(own.dtype) - weight.mean(0, dtype=own.dtype)
     return torch.stack([own, own - (states.to(own.dtype) * above).sum(1)])

@@ -6,6 +6,7 @@ The order is vLLM's: `min_p` and `top_k` look at the whole distribution, `top_p`
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -41,3 +42,25 @@ def nucleus(probs: Tensor, top_p: float) -> Tensor:
     ranked, order = probs.sort(dim=-1, descending=True, stable=True)
     kept = ranked.cumsum(-1, dtype=torch.float64) - ranked < top_p
     return torch.zeros_like(kept).scatter(-1, order, kept)
+
+
+@torch.no_grad()
+def nucleus_tokens(
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    top_p: float = 1.0,
+    chunk: int = 256,
+    top_k: int = 0,
+    min_p: float = 0.0,
+) -> Tensor:
+    """Return the tokens that `drawable` leaves at every row, and its target, as pairs `[m, 2]` int64 of a
+    row and a token.
+
+    Other arguments as those of `gym_torch.model.log_probs.nucleus_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
+    """
+    found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
+    for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):
+        kept = drawable(head(states).float(), top_p, top_k, min_p).scatter(1, labels[:, None], True)
+        found.append(kept.nonzero() + torch.tensor([number * chunk, 0], device=hidden.device))
+    return torch.cat(found)
