@@ -114,7 +114,11 @@ def test_a_broken_adapter_is_refused_by_name(tmp_path: Path) -> None:
             merge_artifacts(soup.UniformSoup(), [sound, Input(broken, "broken")], tmp_path / "made")
         assert str(broken) in str(caught.value)
 
-    options = ({"r": 0}, {"r": None}, {"r": "2"}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": math.inf})
+    options = (
+        {"r": 0}, {"r": None}, {"r": "2"}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": math.inf},
+        {"rank_pattern": {"q_proj": 0}}, {"rank_pattern": ["q_proj"]}, {"alpha_pattern": {"(": 1}},
+        {"alpha_pattern": {"q_proj": "8"}},
+    )  # fmt: skip
     for number, option in enumerate(options):
         path = adapter(base, tmp_path / f"option-{number}", 2)
         told = json.loads((path / "adapter_config.json").read_text())
@@ -129,6 +133,38 @@ def test_a_broken_adapter_is_refused_by_name(tmp_path: Path) -> None:
     path = adapter(base, tmp_path / "cut", 2)
     (path / "adapter_model.safetensors").write_bytes(b"cut off")
     refused("is damaged", path)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_layers_of_an_adapter_may_have_ranks_and_scalings_of_their_own(tmp_path: Path, stable: bool) -> None:
+    """As peft tells the layers of a pattern: by the end of their names, or by a regular expression for that."""
+    base = write_model(tmp_path / "base", 0)
+    patterns = [
+        {"rank_pattern": {"q_proj": 4}, "alpha_pattern": {r"layers\.0\.self_attn\.q_proj": 16, "k_proj": 1}},
+        {"alpha_pattern": {"model.layers.0.self_attn.k_proj": 3}},
+        {"rank_pattern": {"k_proj": 1, "self_attn.[qv]_proj": 3}},
+    ]
+    layers, paths, wanted = ["q_proj", "k_proj", "v_proj"], [], dict.fromkeys(("q_proj", "k_proj", "v_proj"), 0.0)
+    for number, pattern in enumerate(patterns):
+        torch.manual_seed(number)
+        options = LoraConfig(
+            r=2, lora_alpha=8, target_modules=layers, init_lora_weights=False, use_rslora=stable, **pattern
+        )
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), options)
+        paths.append(tmp_path / f"adapter-{number}")
+        model.save_pretrained(paths[-1])
+        for layer in layers:
+            made = model.get_submodule(f"base_model.model.model.layers.0.self_attn.{layer}")
+            wanted[layer] += made.get_delta_weight("default").detach() / len(patterns)
+    made = merge_artifacts(
+        soup.UniformSoup(), [Input(path) for path in paths], tmp_path / "made", base=str(base), rank=32
+    )
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), made.artifact.path)
+    for layer in layers:
+        found = model.get_submodule(f"base_model.model.model.layers.0.self_attn.{layer}").get_delta_weight("default")
+        torch.testing.assert_close(found, wanted[layer], rtol=1e-4, atol=1e-5)
+    made = merge_artifacts(soup.UniformSoup(), [Input(path) for path in paths], tmp_path / "ranked", base=str(base))
+    assert made.report["rank"] == 4
 
 
 def sharded(path: Path, seed: int) -> Path:

@@ -6,6 +6,7 @@ Of that, each layer has a pair A, B, and what their product is multiplied by.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
+from peft.utils.other import get_pattern_key
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -34,6 +36,7 @@ OTHER = (
     "use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "use_qalora", "target_parameters",
     "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config", "kasa_config", "use_bdlora",
 )  # fmt: skip
+PATTERNS = ("rank_pattern", "alpha_pattern")  #: those by which layers have ranks and scalings of their own
 #: First values for which peft changes the base: what was trained fits no other, and peft changes it again as it loads.
 CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
@@ -60,6 +63,7 @@ class LoraFile:
     """What the file holds of the model itself, by its names there: biases and modules that trained, and the copies of embeddings
     and head that peft writes where one of them is adapted, or the vocabulary was resized."""
     saved: tuple[str, ...] = ()  #: names of the modules among these that trained whole
+    scalings: Mapping[str, float] = field(default_factory=dict)  #: by name, of layers that have one of their own
 
 
 def adapter_at(name: str | Path) -> Path:
@@ -71,14 +75,15 @@ def adapter_at(name: str | Path) -> Path:
     return found.path
 
 
-def read_lora(path: Path, goes_on: bool = False, key: str = KEY) -> LoraFile:
+def read_lora(path: Path, goes_on: bool = False, key: str = KEY, unlike: bool = False) -> LoraFile:
     """Read the LoRA in a folder, which `key` named. Raises GymError where it is none, or more than that; one that `goes_on` may
-    have modules that trained whole.
+    have modules that trained whole, and where they may be `unlike`, layers may have ranks and scalings of their own.
     """
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise GymError("there is no adapter of peft here", where=str(path), fix=f"name a folder with {WEIGHTS}")
     config = _config(path)
-    odd = [key for key in OTHER if config.get(key) and not (goes_on and key == "modules_to_save")]
+    taken = {"modules_to_save"} if goes_on else {*PATTERNS} if unlike else set()
+    odd = [key for key in OTHER if config.get(key) and key not in taken]
     if config.get("peft_type") != "LORA" or odd:
         kind = f"has {odd[0]}" if odd else f"is {config.get('peft_type')}"
         raise GymError(
@@ -99,7 +104,8 @@ def read_lora(path: Path, goes_on: bool = False, key: str = KEY) -> LoraFile:
         tensors = load_file(path / WEIGHTS)
     except SafetensorError as error:
         raise GymError(f"{WEIGHTS} is damaged: {error}", where=str(path), fix="get the adapter again") from None
-    rank: int = config["r"]
+    rank: int = 0 if config.get(PATTERNS[0]) else config["r"]
+    scalings: dict[str, float] = {}
     pairs: dict[str, dict[str, Tensor]] = {}
     beside: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -109,12 +115,40 @@ def read_lora(path: Path, goes_on: bool = False, key: str = KEY) -> LoraFile:
                 beside[name.removeprefix(PREFIX)] = tensor
             continue
         ranked = {"A": tensor.shape[:1], "B": tensor.shape[1:2]}.get(half[-1:])
-        if ranked is not None and ranked != (rank,):
-            why = f"{name} has the shape {list(tensor.shape)}, and {CONFIG} says `r` is {rank}"
+        own, alpha = _of_layer(config, layer, path)
+        if ranked is not None and ranked != (own,):
+            why = f"{name} has the shape {list(tensor.shape)}, and {CONFIG} says `r` is {own}"
             raise GymError(why, where=str(path), fix="get both files of the adapter again")
         pairs.setdefault(layer, {})[half] = tensor.float()
-    scaling = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
-    return LoraFile(rank, scaling, pairs, path, beside, tuple(config.get("modules_to_save") or ()))
+        rank, scalings[layer] = max(rank, own), _scaling(config, own, alpha)
+    scaling = _scaling(config, config["r"], config["lora_alpha"])
+    unlike_it = {layer: each for layer, each in scalings.items() if each != scaling}
+    return LoraFile(rank, scaling, pairs, path, beside, tuple(config.get("modules_to_save") or ()), unlike_it)
+
+
+def _scaling(config: Mapping[str, Any], rank: int, alpha: float) -> float:
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def _of_layer(config: Mapping[str, Any], layer: str, path: Path) -> tuple[int, float]:
+    """Return the rank and the alpha of a layer. Raises GymError where a pattern says what is none."""
+    found = []
+    for pattern, plain in zip(PATTERNS, (config["r"], config["lora_alpha"]), strict=True):
+        said = config.get(pattern) or {}
+        try:
+            found.append(said.get(get_pattern_key(said, layer), plain))
+        except (AttributeError, TypeError, re.error):
+            found.append(None)
+    rank, alpha = found
+    _check_scaling(rank, alpha, path, f"the rank of {layer}", "its alpha")
+    return rank, alpha
+
+
+def _check_scaling(rank: Any, alpha: Any, path: Path, of_rank: str, of_alpha: str) -> None:
+    sound = isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and isfinite(alpha)
+    if not sound or bool in (type(rank), type(alpha)):
+        why = f"{of_rank} is {rank!r} and {of_alpha} {alpha!r}, which scale nothing"
+        raise GymError(why, where=str(path / CONFIG), fix="put back the numbers that it was trained with")
 
 
 def check_beside(beside: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
@@ -147,12 +181,8 @@ def _config(path: Path) -> dict[str, Any]:
         raise GymError(f"{CONFIG} cannot be read: {error}", where=str(path), fix="get the adapter again") from None
     if not isinstance(config, dict):
         raise GymError(f"{CONFIG} holds no options", where=str(path), fix="get the adapter again")
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    lora = config.get("peft_type") == "LORA"  # of any other kind `read_lora` says which it is
-    sound = isinstance(rank, int) and rank > 0 and isinstance(alpha, int | float) and isfinite(alpha)
-    if lora and (not sound or bool in (type(rank), type(alpha))):
-        why = f"`r` is {rank!r} and `lora_alpha` {alpha!r}, which scale nothing"
-        raise GymError(why, where=str(path / CONFIG), fix="put back the numbers that it was trained with")
+    if config.get("peft_type") == "LORA":  # of any other kind `read_lora` says which it is
+        _check_scaling(config.get("r"), config.get("lora_alpha"), path, "`r`", "`lora_alpha`")
     return config
 
 

@@ -28,7 +28,7 @@ class Adapters:
 
     def __init__(self, inputs: Sequence[Opened], base: Path | None, scratch: Path) -> None:
         """Look at all. Raises GymError where one is no plain LoRA, or changes other layers than the first."""
-        products = [LoraProduct(each.artifact.path) for each in inputs]
+        products = [LoraProduct(each.artifact.path, unlike=True) for each in inputs]
         self.first = inputs[0].artifact
         self.shapes: dict[str, tuple[int, ...]] = dict(products[0].shapes)
         for each, product in zip(inputs[1:], products[1:], strict=True):

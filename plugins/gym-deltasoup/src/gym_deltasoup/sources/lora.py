@@ -20,9 +20,12 @@ POWER = 4  #: rounds in which a random basis is turned toward the largest ones o
 class LoraProduct:
     """One adapter. Its factors stay in the file; those of one layer are in memory."""
 
-    def __init__(self, path: Path) -> None:
-        """Look at the adapter. Raises GymError where it is no plain LoRA of linear layers."""
-        lora = read_lora(path, key="inputs")
+    def __init__(self, path: Path, unlike: bool = False) -> None:
+        """Look at the adapter, whose layers may have ranks and scalings of their own where they may be `unlike`.
+
+        Raises GymError where it is no plain LoRA of linear layers.
+        """
+        lora = read_lora(path, key="inputs", unlike=unlike)
         if not lora.pairs:
             raise GymError("it changes no layer: there are no weights in it", where=str(path), key="inputs")
         odd = next((name for name, halves in lora.pairs.items() if set(halves) != {"lora_A", "lora_B"}), None)
@@ -30,7 +33,8 @@ class LoraProduct:
         if odd is not None:
             why = f"{odd} is no linear layer with a pair A, B"
             raise GymError(why, where=str(path), key="inputs", fix="merge it into the model first: gym export")
-        self.path, self.rank, self.scaling = path, lora.rank, lora.scaling
+        self.path, self.rank = path, lora.rank
+        self._scalings = {name: lora.scalings.get(name, lora.scaling) for name in lora.pairs}
         self.shapes = {
             name: (halves["lora_B"].shape[0], halves["lora_A"].shape[1]) for name, halves in sorted(lora.pairs.items())
         }
@@ -41,7 +45,7 @@ class LoraProduct:
         if self._held is None or self._held[0] != tensor:
             with safe_open(self.path / WEIGHTS, "pt") as file:
                 halves = [file.get_tensor(f"{PREFIX}{tensor}.lora_{half}.weight").float() for half in "AB"]
-            self._held = (tensor, halves[0], self.scaling * halves[1])
+            self._held = (tensor, halves[0], self._scalings[tensor] * halves[1])
         _, first, second = self._held
         columns = first.shape[1]
         top, bottom = begin // columns, -(-end // columns)
