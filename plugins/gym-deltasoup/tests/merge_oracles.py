@@ -88,7 +88,7 @@ def breadcrumbs(x, f=0, top=0.01, bottom=0.85, scale=0.4, weights=None, densitie
     kept = np.zeros_like(x)
     for i, row in enumerate(x):
         order = np.argsort(abs(row))
-        most = size - int(top * size)
+        most = max(size - int(top * size), int(densities[i] * size) if densities else 0)
         middle = order[most - int(densities[i] * size) if densities else int(bottom * size) : most]
         kept[i, middle] = row[middle]
     return scale * sum(w * row for w, row in zip(weights or [1.0] * len(x), kept, strict=True))

@@ -33,6 +33,10 @@ def test_ties_and_breadcrumbs(seed):
     same(soup.TIES(), x, (kept * agree).sum(0) / agree.sum(0).clamp(min=1))
     kept = torch.stack([magnitude_outliers(row, 0.14, gamma=0.01) for row in x])
     same(soup.Breadcrumbs(), x, 0.4 * kept.sum(0))
+    densities = [1.0, 0.995, 0.99, 0.5, 0.0101]
+    kept = torch.stack([magnitude_outliers(row, said, gamma=0.01) for row, said in zip(x, densities, strict=True)])
+    found = merge_vectors(soup.Breadcrumbs(), x, densities=densities).vector
+    torch.testing.assert_close(found, 0.4 * kept.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 0.5, 1.0])

@@ -266,11 +266,6 @@ def test_each_input_has_a_weight_and_a_density_of_its_own(merger, oracle):
         (soup.DARE(rule=soup.Median()), {"weights": [1, 1]}, "dare takes no weights"),
         (soup.TaskArithmetic(), {"densities": [0.5, None]}, "task_arithmetic keeps all numbers of a change"),
         (soup.TIES(), {"densities": [0.5, 0.0]}, "a density is 0.0"),
-        (
-            soup.Breadcrumbs(),
-            {"densities": [0.5, 1.0]},
-            "1 shall keep 1 of its numbers, and the largest 0.01 are dropped",
-        ),
         (soup.DELLA(), {"densities": [0.5, 0.95]}, "1 keeps 0.95 of its numbers, and 0.1 more"),
     ],
 )
@@ -278,6 +273,13 @@ def test_weights_and_densities_that_do_not_suit_are_refused(merger, given, match
     with pytest.raises(GymError, match=match):
         merge_vectors(merger, torch.ones(2, 40), **given)
     assert merge_vectors(soup.DELLA(drop_rate=0.1), torch.ones(2, 4), densities=[0.9, None]).vector.isfinite().all()
+
+
+def test_a_density_that_leaves_little_to_drop_drops_fewer_of_the_largest():
+    x = torch.randn(3, 300, generator=torch.Generator().manual_seed(0))
+    densities = [1.0, 0.995, 0.14]
+    found = merge_vectors(soup.Breadcrumbs(), x, densities=densities).vector
+    np.testing.assert_allclose(found, oracles.breadcrumbs(x.numpy(), densities=densities), rtol=1e-6, atol=1e-6)
 
 
 def test_how_deep_a_weight_lies_is_seen_from_its_name():

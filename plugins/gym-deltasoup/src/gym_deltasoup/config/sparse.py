@@ -150,7 +150,8 @@ class Breadcrumbs(Sparsified):
     target: ClassVar[str] = "gym_deltasoup.merging.breadcrumbs:BreadcrumbsRule"
 
     top: Share = 0.01
-    """Share of the numbers that is dropped because they are outliers, the largest in magnitude. `gamma` in mergekit."""
+    """Share of the numbers that is dropped because they are outliers, the largest in magnitude; fewer where an input has a
+    `density` that leaves fewer to drop. `gamma` in mergekit."""
     bottom: Share = 0.85
     """Share of the numbers that is dropped because they are small. For an input with a `density` of its own it is what that and
     `top` leave."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gym_core import GymError
 from gym_deltasoup.config.sparse import Breadcrumbs
 from gym_deltasoup.merging.magnitudes import magnitudes
 from gym_deltasoup.merging.rule import MergeRule, Plan, after_change
@@ -22,8 +21,8 @@ class BreadcrumbsRule(MergeRule):
     def plan(self, updates: Updates, hostile: int) -> Plan:
         """Return the plan."""
         config = self.config
-        least = magnitudes(updates, lambda size, said: self._below(updates, size, said) + 1, config.scope)
-        most = magnitudes(updates, lambda size, said: size - self._above(updates, size), config.scope)
+        least = magnitudes(updates, lambda size, said: self._below(size, said) + 1, config.scope)
+        most = magnitudes(updates, lambda size, said: size - self._above(size, said), config.scope)
         of = {tensor: number for number, members in enumerate(updates.scopes(config.scope)) for tensor in members}
 
         def cut(chunk: Chunk) -> Tensor:
@@ -33,15 +32,16 @@ class BreadcrumbsRule(MergeRule):
 
         return after_change(config.rule, updates, cut, hostile)
 
-    def _above(self, updates: Updates, size: int) -> Tensor:
-        return torch.full((len(updates.ids),), int(self.config.top * size))
+    def _above(self, size: int, densities: Tensor) -> Tensor:
+        """Return how many large numbers of each input are dropped: `[inputs]`. Where a density leaves fewer to drop, no more."""
+        said = torch.full((len(densities),), int(self.config.top * size))
+        return torch.where(densities.isnan(), said, said.minimum(size - _kept(size, densities)))
 
-    def _below(self, updates: Updates, size: int, densities: Tensor) -> Tensor:
-        """Return how many small numbers of each input are dropped: `[inputs]`. Raises GymError where a density leaves none."""
-        top = self.config.top
-        for name, density in zip(updates.ids, densities.tolist(), strict=True):
-            if density > 1 - top + 1e-9:
-                why = f"{name} shall keep {density:g} of its numbers, and the largest {top:g} are dropped"
-                raise GymError(why, key="inputs.density", fix=f"give at most {1 - top:g}, or a smaller `top`")
-        said = size - (densities.nan_to_num(0.0) * size).long() - self._above(updates, size)
-        return torch.where(densities.isnan(), int(self.config.bottom * size), said)
+    def _below(self, size: int, densities: Tensor) -> Tensor:
+        """Return how many small numbers of each input are dropped: `[inputs]`."""
+        rest = size - _kept(size, densities) - self._above(size, densities)
+        return torch.where(densities.isnan(), int(self.config.bottom * size), rest)
+
+
+def _kept(size: int, densities: Tensor) -> Tensor:
+    return (densities.nan_to_num(0.0) * size).long()
