@@ -187,7 +187,15 @@ TEXT = "{{ messages[0].content }}"
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"), [(TEXT, TEXT), ("chatml", "im_start"), ("auto", "often"), ("nobody", None)]
+    ("asked", "wanted"),
+    [
+        (TEXT, TEXT),
+        ("chatml", "im_start"),
+        ("auto", "often"),
+        ("nobody", None),
+        ("{{ a", None),
+        ("{{ a|nobody }}", None),
+    ],
 )
 def test_the_chat_template_is_the_one_that_was_asked_for(bench, tmp_path, asked, wanted):
     models = {}
@@ -197,7 +205,7 @@ def test_the_chat_template_is_the_one_that_was_asked_for(bench, tmp_path, asked,
         (path / "additional_chat_templates").mkdir()
         (path / "additional_chat_templates/tools.jinja").write_text("old")
     if wanted is None:
-        with pytest.raises(GymError, match="nobody"):
+        with pytest.raises(GymError, match=r"chat_template: .*(nobody|end of template)"):
             merged(models, tmp_path, dict.fromkeys(models, 1), chat_template=asked)
         return
     made = merged(models, tmp_path, dict.fromkeys(models, 1), chat_template=asked)

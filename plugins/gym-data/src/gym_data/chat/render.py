@@ -190,6 +190,11 @@ class ChatTemplate:
     def _compiled(self) -> jinja2.Template:
         return Sandbox().from_string(self.text)
 
+    def check(self) -> None:
+        """Raise ValueError where the text is no template."""
+        with _limited():
+            _ = self._compiled
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from gym_core import GymError
 from gym_core.loading import load_component
+from gym_data.chat.render import ChatTemplate
 from gym_data.tokenizer_files import TEMPLATE_FILE
 from gym_torch.checkpoints.tokenizer_files import remove_templates
 
@@ -26,9 +28,13 @@ def template_of(path: Path) -> str:
 def chosen_template(said: str, models: Sequence[Path]) -> str:
     """Return the text of a template: the most frequent one, a named one, or the text itself; empty where no model has any.
 
-    Raises PluginError where no template has that name.
+    Raises PluginError where no template has that name, and GymError where the text is none.
     """
     if "{" in said:
+        try:
+            ChatTemplate(said).check()
+        except ValueError as error:
+            raise GymError(str(error), key=KEY, fix="mend its text") from None
         return said
     if said == AUTO:
         counted = Counter(text for each in models if (text := template_of(each)))
