@@ -210,6 +210,10 @@ def test_what_does_not_belong_together_is_refused_by_name(bench, base, tuned, tm
     (tmp_path / "there/file").touch()
     with pytest.raises(BusyError, match="there already"):
         merge_artifacts(soup.UniformSoup(), [Input(first)], tmp_path / "there")
+    for held, named in ((first, None), (base, str(base))):
+        with pytest.raises(GymError, match=rf"\n  output: the output lies in {held}"):
+            merge_artifacts(soup.UniformSoup(), [Input(first)], held / "a/b", base=named)
+        assert not (held / "a").exists()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,8 @@ def merge_artifacts(
     at = trusted_of(merger, names, trusted)
     found = opened(given, base, any_tokenizer=tokenizer is not None)
     where = None if base is None else locate(base, key="base")
+    parts = {one.path for each in found for one in each.stack}
+    _check_outside(into, {*parts, *(each.artifact.path for each in found), *([] if where is None else [where])})
     if where is not None and tokenizer is None and found[0].artifact.kind == "model":
         check_same_tokens(found[0].name, found[0].artifact.path, str(base), where)
     template = "" if chat_template is None else chosen_template(chat_template, [each.artifact.path for each in found])
@@ -174,6 +176,14 @@ def check_free(into: Path) -> None:
     """Raise BusyError where something is in the place of an output."""
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise BusyError("the output is there already", where=str(into), key="output", fix="name another one")
+
+
+def _check_outside(into: Path, read: Collection[Path]) -> None:
+    """Raise GymError where an output would change a model that is read."""
+    place = into.resolve()
+    if held := next((path for path in sorted(read) if path.resolve() in (place, *place.parents)), None):
+        why = f"the output lies in {held}, which is merged"
+        raise GymError(why, where=str(into), key="output", fix="name another folder")
 
 
 def hidden(inputs: Sequence[Opened]) -> dict[str, Any]:
