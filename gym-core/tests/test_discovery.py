@@ -132,6 +132,9 @@ def test_import_that_hangs_is_stopped(install, monkeypatch):
     install("gym-one", {"one": "import time; time.sleep(60)"}, POINTS)
     with pytest.raises(PluginError, match=r"did not end within 0\.2 s \(GYM_IMPORT_SECONDS; more where"):
         load(find("algorithms", "one"))
+    slow = "import time; time.sleep(0.4); X = 1"
+    install("gym-two", {"two": slow}, {"gym.facade": {"X": "two:X"}})
+    assert load(find("facade", "X")) == 1, "what is imported with torch may take longer"
 
 
 def test_garbled_metadata_is_reported_and_the_rest_lives(install):

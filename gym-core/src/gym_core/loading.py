@@ -22,6 +22,9 @@ from gym_core.requirements import unmet
 
 #: How long a plugin's config module may take to import; it should take a tenth of a second.
 IMPORT_SECONDS = float(os.environ.get("GYM_IMPORT_SECONDS", "30"))
+FACADE = (
+    10  #: times as long for a name of the Python API: with its module may come torch, from a disk that is cold or busy
+)
 
 
 @cache
@@ -78,15 +81,18 @@ def load(entry: Entry) -> Any:
     """Import what an entry point names. Raises PluginError for unmet requirements, and an import that fails or takes too long."""
     _check_requirements(entry)
     fix = f"update or uninstall {entry.dist}"
+    seconds = IMPORT_SECONDS * (FACADE if entry.kind == "facade" else 1)
     try:
-        with _time_limit(IMPORT_SECONDS) as stopped, _left_as_found():
+        with _time_limit(seconds) as stopped, _left_as_found():
             return load_object(entry.value)
     except BaseException as error:  # SystemExit too, and what a panic in an extension module becomes
         if stopped:  # by the user, not by the plugin
             raise
         why = f"importing {entry.value} raised {type(error).__name__}: {reason(error)}"
         if isinstance(error, TimeoutError):
-            why = f"importing {entry.value} did not end within {IMPORT_SECONDS:g} s (GYM_IMPORT_SECONDS; more where it is busy)"
+            why = (
+                f"importing {entry.value} did not end within {seconds:g} s (GYM_IMPORT_SECONDS; more where it is busy)"
+            )
         elif isinstance(error, ModuleNotFoundError):
             why, fix = f"it needs the module `{error.name}`, which is not installed", f"reinstall {entry.dist}"
         raise PluginError(why, where=entry.title, fix=fix) from error
