@@ -180,6 +180,8 @@ def test_a_report_tells_nothing_of_what_one_input_holds(bench, tmp_path):
     merger = DifferentialPrivacy(rule=soup.UniformSoup())
     report = merge_artifacts(merger, inputs, tmp_path / "soup", base=str(base), announce=announced.append).report
     assert [(each["name"], each["sha256"]) for each in report["inputs"]] == [("m0", {}), ("m1", {})]
+    told = (tmp_path / "soup/README.md").read_text()
+    assert "| m0 | not told |" in told and "`merge.json` has all options. How" in told
     assert report["excluded"] == {} and "path" not in report["inputs"][0]
     assert announced[-1] == "m1 holds NaN, and counts as no change"
 

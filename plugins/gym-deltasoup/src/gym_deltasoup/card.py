@@ -19,7 +19,7 @@ CARD = """\
 |---|---|---|
 {inputs}
 
-`merge.json` has all options, and the whole hashes. How good the result is, and whether it is safe: {evaluation}.
+`merge.json` has all options{hashes}. How good the result is, and whether it is safe: {evaluation}.
 """
 
 
@@ -37,13 +37,14 @@ def card(report: Mapping[str, Any]) -> str:
     if "truncation_error" in report:
         rows.append(("rank, and what it leaves out", f"{report['rank']}, {report['truncation_error']:.3g} of the norm"))
     inputs = [
-        f"| {_cell(each['name'])} | {', '.join(value[:12] for value in each['sha256'].values())} | {each['base']} |"
+        f"| {_cell(each['name'])} | {', '.join(value[:12] for value in each['sha256'].values()) or 'not told'} | {each['base']} |"
         for each in report["inputs"]
     ]
     return CARD.format(
         merger=report["merger"]["name"],
         rows="\n".join(f"| {name} | {value} |" for name, value in rows),
         inputs="\n".join(inputs),
+        hashes=", and the whole hashes" if any(each["sha256"] for each in report["inputs"]) else "",
         evaluation=report["evaluation"],
     )
 

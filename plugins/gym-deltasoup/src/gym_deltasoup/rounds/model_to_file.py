@@ -106,7 +106,7 @@ def _of(artifact: Artifact, folder: Path) -> Taken:
 def details_of(artifact: Artifact) -> Details:
     """Return what opens an artifact beside its weights."""
     if artifact.kind == "adapter":
-        lora = read_lora(artifact.path)
+        lora = read_lora(artifact.path, key="model")
         return Details(rank=lora.rank, alpha=lora.scaling * lora.rank)
     if artifact.kind == "delta":
         return Details(codec=artifact.details["delta"], options=artifact.details.get("options", {}))

@@ -106,7 +106,9 @@ class Service:
             if held is not None:
                 raise Refused("somebody else has this name", key="member", fix="choose another one")
             if rows.execute("SELECT 1 FROM members WHERE key = ?", (wanted.key,)).fetchone() is not None:
-                raise Refused("this key has another name here", key="key")
+                raise Refused(
+                    "this key has another name here", key="key", fix="go by that name, or join with another key"
+                )
             identity = self.policy(rows, wanted.member, wanted.proof)
             self.community.enrol(rows, wanted.member, wanted.key, identity)
         return self._member(wanted.member)
