@@ -225,6 +225,25 @@ def test_an_update_is_trained_as_the_version_before_where_nothing_else_is_said(
     assert all(after[key] == before[key] for key in ("adapter", "optimizer", "scheduler", "train"))
 
 
+def test_users_of_other_ranks_train_alone_and_stop_nobody(model_path: Path, tmp_path: Path) -> None:
+    """A process that updates variants of one rank creates those of another; a recipe of another rank fails for one user."""
+    quick = {**RECIPE, "train": RECIPE["train"] | {"max_steps": 2, "plot": False}}
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=quick) as users:
+        users.create_variant("ann", rows(1))
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path) as users:
+        users.update_variant("ann", rows(2))
+        other = users.create_variant("zoe", rows(3), max_steps=2)
+        assert other.trained.details["options"]["rank"] != RECIPE["adapter"]["rank"]
+    larger = {**quick, "adapter": {"name": "lora", "rank": 6}}
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=larger) as users:
+        found = users.create_variants({"ann": rows(4), "ben": rows(5)}, update=True)
+    assert "has rank 4" in str(found["ann"]) and isinstance(found["ben"], Variant)
+    (tmp_path / "users/ann/2/model/adapter_model.safetensors").write_bytes(b"cut off")
+    with PersonalizedTrainer(str(model_path), None, output=tmp_path, recipe=quick) as users:
+        found = users.create_variants({"ann": rows(4), "cat": rows(5)}, update=True)
+    assert "is damaged" in str(found["ann"]) and isinstance(found["cat"], Variant)
+
+
 def test_who_is_taken_out_of_the_store_may_begin_anew(model_path: Path, tmp_path: Path) -> None:
     """Nobody is served by what is left of him; no version that went on from it comes back."""
 

@@ -90,20 +90,21 @@ class Base:
         return self._shell[1]
 
     def check_fits(self, recipe: Recipe, adapted: AdaptedModel) -> None:
-        """Raise GymError where a user's recipe asks for another model, or another shape of adapter."""
+        """Raise GymError where a user's recipe asks for another model; AloneError for another precision or shape of adapter."""
         own, shared = recipe.settings(), self._settings
         fixed = ("model.", "train.precision", "train.gradient_checkpointing")
         for key in sorted(own.keys() | shared.keys()):
             if key.startswith(fixed) and own.get(key) != shared.get(key):
-                raise RecipeError(
+                kind = RecipeError if key.startswith("model.") else AloneError
+                raise kind(
                     f"{own.get(key)!r} for one user, and {shared.get(key)!r} for all",
                     key=key,
                     fix="leave it to the shared recipe",
                 )
         found = pairs_of(adapted, recipe)
         if {name: _shape(pair) for name, pair in found.items()} != {n: _shape(p) for n, p in self.pairs.items()}:
-            raise RecipeError(
-                "the adapter of one user has other layers, another rank or another scaling than that of all",
+            raise AloneError(
+                "the adapter has other layers, another rank or another scaling than that of the first",
                 key="adapter",
                 fix="leave it to the shared recipe",
             )

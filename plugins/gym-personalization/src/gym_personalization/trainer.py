@@ -201,7 +201,7 @@ class PersonalizedTrainer:
     def _trained(self, waiting: list[Waiting], told: Told, turn: int | None) -> Iterator[Trained]:
         if self._engine is None:
             try:
-                self.engine(waiting[0].recipe())
+                self.engine(_of_all(waiting[0].recipe()))
             except AloneError as why:
                 say(f"users train one after another: {why.problems[0].why}")
                 return map(train_alone, waiting)
@@ -239,6 +239,14 @@ class PersonalizedTrainer:
             partial(load_recipe, raw),
             lambda: self.variants.learns_from(user, version, hashed(path)),  # the file may have changed by then
         )
+
+
+def _of_all(recipe: Recipe) -> Recipe:
+    """Return the recipe of a user without the adapter that it goes on with: what is wrong with that stops no other."""
+    raw = recipe.canonical()
+    if raw.get("adapter"):
+        raw["adapter"] = {key: value for key, value in raw["adapter"].items() if key != "adapter_name_or_path"}
+    return load_recipe(raw)
 
 
 def _given(data: Data | None, preferences: Data | None) -> Data:
