@@ -131,6 +131,18 @@ def soup_of(base: Path, folder: Path, **options) -> DeltaSoup:
     return DeltaSoup(DeltaSoupConfig(folder=str(folder), base_model=str(base), **options), evaluate=evaluate)
 
 
+def test_a_community_goes_on_where_its_base_was_moved(models, tmp_path):
+    old = write_model(tmp_path / "old")
+    soup = soup_of(old, tmp_path / "soup", evaluate=None)
+    for name, model in models.items():
+        soup.contribute(name, load_file(model / "model.safetensors"))
+    soup.community.close()
+    old.rename(tmp_path / "new")
+    soup = soup_of(tmp_path / "new", tmp_path / "soup", evaluate=None)
+    assert soup.aggregate().report["base"]["name"] == str(tmp_path / "new")
+    assert not verify(soup.community.server, soup.community.ledger.every_event()).problems
+
+
 def test_a_round_gates_merges_rewards_and_remembers(base, loras, tmp_path):
     soup = soup_of(base, tmp_path / "soup", reward_scheme="leave_one_out")
     for name, model in loras.items():

@@ -66,7 +66,7 @@ class Community:
         self.contents = Contents(self.folder)
         self.privacy = privacy if privacy is not None else _privacy(config, self.folder)
         if config.base_model is not None:
-            self.set_base(config.base_model)
+            self.base = self.set_base(config.base_model)  # where it lies now: the ledger knows it by its fingerprint
 
     def close(self) -> None:
         """Close the ledger."""
@@ -94,7 +94,7 @@ class Community:
         """Names and shapes of what members add up under secure aggregation."""
         return layout(self.base, self.config.secure_layers, self.config.rank is not None)
 
-    def set_base(self, name: str) -> None:
+    def set_base(self, name: str) -> Base:
         """Say which model contributions are trained from, once for ever. Raises GymError where another one was named."""
         found = Base(name)
         kind = MASKED if self.config.secure_aggregation and self.config.rank is None else self.config.kind
@@ -109,6 +109,7 @@ class Community:
             elif held["base_fingerprint"] != found.fingerprint:
                 why = f"this community trains from {held['base']}, fingerprint {held['base_fingerprint'][:12]}, not {name}"
                 raise GymError(why, where=str(self.folder), key="base_model", fix="use another `folder`")
+        return found
 
     def admit(self, rows: sqlite3.Connection, given: Contribution) -> Event | None:
         """Return the event that accepted just this contribution before; None for a new one that may come.
