@@ -143,6 +143,15 @@ def test_a_community_goes_on_where_its_base_was_moved(models, tmp_path):
     assert not verify(soup.community.server, soup.community.ledger.every_event()).problems
 
 
+def test_a_full_disk_is_told_with_the_folder(base, models, tmp_path, monkeypatch):
+    soup = soup_of(base, tmp_path / "soup", evaluate=None)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(GymError, match=r"soup\n  it cannot be taken: .*No space left[\s\S]*make room"):
+            soup.contribute("alice", models["alice"])
+    assert soup.contribute("alice", models["alice"]).member == "alice"
+
+
 def test_a_round_gates_merges_rewards_and_remembers(base, loras, tmp_path):
     soup = soup_of(base, tmp_path / "soup", reward_scheme="leave_one_out")
     for name, model in loras.items():

@@ -54,7 +54,8 @@ class DeltaSoup:
 
         `delta` is another word for the same. The same contribution again changes nothing.
 
-        Raises Refused where it cannot be merged, belongs to another base, or the user contributed another one to this round.
+        Raises Refused where it cannot be merged, belongs to another base, or the user contributed another one to this round, and
+        GymError where the disk does not take it.
         """
         given = model if delta is None else delta
         if given is None or (model is not None and delta is not None):
@@ -65,21 +66,25 @@ class DeltaSoup:
         community = self.community
         if self.config.secure_aggregation:
             raise in_the_open()
-        with work_folder(community.folder, TAKEN) as folder:
-            found = taken(given, folder)
-            if found.base:
-                community.set_base(found.base)
-            found.check_computes(community.base.path)
-            told = found.details
-            contribution = Contribution(
-                community.ledger.round().number,
-                user_id,
-                hashed(found.file),
-                found.file.stat().st_size,
-                told.kind,
-                told.told(),
-            )
-            community.accept(contribution, found.file)
+        try:
+            with work_folder(community.folder, TAKEN) as folder:
+                found = taken(given, folder)
+                if found.base:
+                    community.set_base(found.base)
+                found.check_computes(community.base.path)
+                told = found.details
+                contribution = Contribution(
+                    community.ledger.round().number,
+                    user_id,
+                    hashed(found.file),
+                    found.file.stat().st_size,
+                    told.kind,
+                    told.told(),
+                )
+                community.accept(contribution, found.file)
+        except OSError as error:
+            fix = "if the disk is full, make room; what is there stays"
+            raise GymError(f"it cannot be taken: {error}", where=str(community.folder), fix=fix) from error
         return contribution
 
     @staticmethod
