@@ -24,9 +24,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gym_core import GymError, execute, load_recipe
 from gym_core.errors import Problem
 from gym_core.sections import Findings
+from gym_data.kinds import Data
 from gym_llamafactory import exporting, predicting, serving
 from gym_llamafactory.v1 import exporting as merging
 from gym_testkit import tiny
+from gym_testkit.vision_models import small_model
+from gym_torch.kinds import part
 
 TOKENS = ("bos_token", "<|eot_id|>", "<|eom_id|>")  #: those of the files' templates that the model needs
 LAYERS = 16
@@ -87,7 +90,9 @@ def check(path: Path, keys: dict[str, Any]) -> None:
 
 #: What a refusal is about, by a word of the key or of the reason; the first that fits counts.
 SUBJECTS = {
-    "images": "images and video",
+    "image_url": "images in rows of the second version",
+    "can be learnt": "images of a template that is not known here",
+    "not installed": "a tracker that is not installed",
     "use_kt": "KTransformers",
     "fp8": "fp8",
     "parallel_size": "layers or samples cut up over processes",
@@ -114,16 +119,18 @@ def deep(model: Path) -> Path:
     return model
 
 
-def train(keys: dict[str, Any], model: Path, output: Path) -> str:
-    """Train three steps of a file with a small model in place of its own; return why that failed, or nothing."""
+def train(keys: dict[str, Any], model: Path, seeing: Path, output: Path) -> str:
+    """Train three steps of a file with a small model in place of its own, `seeing` where its data has images.
+
+    Return why that failed, or nothing.
+    """
     made = {**keys, "output_dir": str(output), "max_steps": STEPS, "cutoff_len": CUTOFF}
-    made |= (
-        {"model_name_or_path": str(model), "max_samples": ROWS}
-        if "model_name_or_path" in keys
-        else {"model": str(model)}
-    )
+    key = "model_name_or_path" if "model_name_or_path" in keys else "model"
+    made |= {"max_samples": ROWS} if key == "model_name_or_path" else {}
     try:
-        done = execute(load_recipe(made)).output
+        recipe = load_recipe(made | {key: str(model)})
+        images = part(recipe, Data)
+        done = execute(load_recipe(made | {key: str(seeing)}) if images and images.brings_inputs() else recipe).output
         lines = [json.loads(line) for line in (done / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         record = json.loads((done / "run.json").read_text(encoding="utf-8"))
     except GymError as error:
@@ -151,13 +158,14 @@ def main() -> None:
     failures: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as outputs:
         model = deep(tiny.write_model(Path(outputs) / "model", extra=TOKENS))
+        seeing = small_model("qwen2_5_vl", Path(outputs) / "seeing")
         for number, (dialect, path, keys) in enumerate(files(checkout)):
             problems, failed = refused(path, keys), ""
             counts[dialect, "refused" if problems else "accepted"] += 1
             reasons.update([(dialect, subject(problems))] if problems else [])
             if not problems and for_training(keys):
                 counts[dialect, "for training"] += 1
-                failed = train(keys, model, Path(outputs) / str(number)) if given.train else ""
+                failed = train(keys, model, seeing, Path(outputs) / str(number)) if given.train else ""
                 counts[dialect, "trained"] += given.train and not failed
                 failures.update([(dialect, subject([Problem(failed, "", "")]))] if failed else [])
             if given.files:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))  # under `--import-mode=importlib` tests cannot import their neighbours
-from small_models import small_model
+from gym_testkit.vision_models import small_model
 
 ROWS = [
     {

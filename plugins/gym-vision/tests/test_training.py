@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import ROWS
 from safetensors.torch import load_file
-from small_models import FAMILIES
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
@@ -22,6 +21,7 @@ from gym_predict.rows import known
 from gym_quant.post_training.calibration import draw
 from gym_sft import SFT
 from gym_sft.objective import NextToken
+from gym_testkit.vision_models import FAMILIES
 from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.packing import ALONE, PADDED
 from gym_torch.policy import Policy

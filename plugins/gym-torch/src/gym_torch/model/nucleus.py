@@ -57,7 +57,8 @@ def nucleus_tokens(
     """Return the tokens that `drawable` leaves at every row, and its target, as pairs `[m, 2]` int64 of a
     row and a token.
 
-    Other arguments as those of `gym_torch.model.log_probs.nucleus_log_probs`. What was drawn by other arithmetic may lie just outside, hence the target.
+    Other arguments as those of `gym_torch.model.log_probs.nucleus_log_probs`. What was drawn by other arithmetic may lie just
+    outside, hence the target.
     """
     found = [torch.empty(0, 2, dtype=torch.int64, device=hidden.device)]
     for number, (states, labels) in enumerate(zip(hidden.split(chunk), targets.split(chunk), strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, AutoTokenizer
@@ -20,7 +21,7 @@ TEMPLATE = """{%- for message in messages %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
 TEXT = {
     "hidden_size": 32,
-    "intermediate_size": 48,
+    "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -36,7 +37,7 @@ WINDOWS = {"num_heads": 2, "depth": 2, "out_hidden_size": 32}
 FLAT = {"num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 56}
 
 #: Of each family: what marks an image in a chat, the tokens of images, and the parts of its configuration and its processor.
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     # positions in three dimensions; as many tokens as an image is large
     "qwen2_5_vl": {
         "mark": "<|vision_start|><|image_pad|><|vision_end|>",
@@ -137,7 +138,7 @@ FAMILIES = {
     },
 }
 #: Of a family that reads no conversations: its processor frames what is asked in a way of its own.
-FRAMED = {
+FRAMED: dict[str, dict[str, Any]] = {
     "paligemma": {
         "mark": "<image>",
         "tokens": ["<image>", "<bos>"],
