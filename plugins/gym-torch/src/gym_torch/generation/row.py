@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy.typing as npt
 from torch import Tensor
 
 from gym_torch.generation.sampling import GREEDY, Adjust, SamplingOptions, Scores, choose_rows, scores_of
 from gym_torch.generation.stop_strings import StopStrings
 
+Inputs = Callable[[], Mapping[str, npt.NDArray[Any]]]
+"""Returns what a model is given beside the tokens of a prompt, by the names of its `forward`; called when they are computed."""
 Text = tuple[Hashable, Hashable, tuple[int, ...]]  #: a prompt with its key and its scope: what is computed once
 
 
@@ -44,6 +48,9 @@ class Row:
     adjust: Adjust | None = None  #: changes its logits before a token is chosen
     alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
     stop_strings: StopStrings | None = None  #: texts that end it
+    inputs: Inputs | None = (
+        None  #: of a prompt with more than tokens, which `gym_torch.generation.separate_rows` alone computes
+    )
     completion: Completion = field(default_factory=Completion)
     scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
     reused: int = 0  #: tokens of the prompt that a prefix cache had

@@ -20,6 +20,7 @@ from gym_torch.generation.padded_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.row import Row
 from gym_torch.generation.row_decoder import PartialPrefill, RowDecoder
+from gym_torch.generation.separate_rows import SeparateRows
 from gym_torch.generation.turns import Turns, has_room
 from gym_torch.kernels.fused_modules import fuse
 
@@ -43,6 +44,7 @@ class Lane:
 
     opens: Callable[[], RowDecoder]  #: returns what decodes, without rows; called again where it failed
     in_parts: bool = True  #: whether a long prompt is computed a part at a time
+    one_by_one: bool = False  #: whether one row enters at a time, so that none waits for, or fails with, another
     decoding: RowDecoder | None = None
     jobs: dict[Row, Job] = field(default_factory=dict)
     begun: PartialPrefill | None = None  #: a long prompt that is computed a part at a time; its jobs are among `jobs`
@@ -73,6 +75,11 @@ def model_lane(
         return Decoding(model, support, longest, around=around, prefixes=prefixes)
 
     return Lane(opens, support.cached)
+
+
+def separate_lane(model: PreTrainedModel) -> Lane:
+    """Return the lane of rows of a model whose prompts have more than tokens."""
+    return Lane(lambda: SeparateRows(model), in_parts=False, one_by_one=True)
 
 
 @dataclass(eq=False)
@@ -201,7 +208,7 @@ class Scheduler:
                 enters, size = not lane.begun and (not own or own[0].row.text == job.row.text), PROMPT_TOKENS
             else:
                 enters = size <= (CHUNK if grows else PROMPT_TOKENS) if own else due
-            if enters and len(own) < free:
+            if enters and len(own) < (1 if lane.one_by_one else free):
                 own.append(job)
                 tokens = size
                 lane.turns.took(job.user)

@@ -1,0 +1,105 @@
+"""Rows that are computed one by one, each with a cache of its own: those whose prompts have more than tokens, such as images.
+
+Every pass is told its positions. Where nobody does, models with positions in several dimensions take what they noted of the last
+prompt that they saw, which may be that of another row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from gym_torch.generation.row import Row, extend
+
+
+class _Text:
+    """What is kept of a row: its tokens but the newest are in the cache."""
+
+    def __init__(self, model: PreTrainedModel, row: Row) -> None:
+        """Begin with the positions of its prompt, as the model lays them out in one or several dimensions."""
+        self.cache = DynamicCache(config=model.config.get_text_config())
+        self.tokens = torch.tensor([row.prompt], device=model.device)
+        self.inputs = {name: _on(model, value) for name, value in (row.inputs() if row.inputs else {}).items()}
+        told = {**self.inputs, "attention_mask": torch.ones_like(self.tokens)}
+        self.positions: Tensor = model._prepare_position_ids_for_generation(self.tokens, told)
+
+    def grow(self, token: int) -> None:
+        """Append a token; images are in the cache by now."""
+        self.tokens, self.positions = self.tokens.new_tensor([[token]]), self.positions[..., -1:] + 1
+        self.inputs = {}
+
+
+def _on(model: PreTrainedModel, value: npt.NDArray[Any]) -> Tensor:
+    """Return an input on the device of a model, numbers with a fraction in its precision."""
+    tensor = torch.from_numpy(value).to(model.device)
+    return tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+
+
+class SeparateRows:
+    """A `gym_torch.generation.row_decoder.RowDecoder` whose rows share no pass."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Begin without rows."""
+        self.model = model.eval()
+        self.rows: list[Row] = []
+        self._texts: dict[Row, _Text] = {}
+
+    def admit(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Run the prompts of new rows, and choose a token for each; where that fails, none of them is added."""
+        texts = {row: _Text(self.model, row) for row in rows}
+        logits = self._run(list(texts.values()))
+        self._texts |= texts
+        self.rows += rows
+        return self._chosen(rows, logits)
+
+    def begin(self, rows: Sequence[Row]) -> NoReturn:
+        """Raise NotImplementedError: prompts are computed as a whole, see `Lane.in_parts`."""
+        raise NotImplementedError
+
+    def advance(self, begun: object, count: int) -> NoReturn:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+    def finish(self, begun: object) -> NoReturn:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+    def step(self) -> Sequence[Row]:
+        """Choose a token for every row."""
+        rows = list(self.rows)
+        for row in rows:
+            self._texts[row].grow(row.completion.tokens[-1])
+        return self._chosen(rows, self._run([self._texts[row] for row in rows]))
+
+    def drop(self, rows: Collection[Row]) -> None:
+        """Remove rows, and free their memory."""
+        self._texts = {row: text for row, text in self._texts.items() if row not in rows}
+        self.rows = list(self._texts)
+
+    @torch.no_grad()
+    def _run(self, texts: Sequence[_Text]) -> Tensor:
+        """Return the logits `[rows, vocabulary]` that follow the texts."""
+        found = []
+        for text in texts:
+            seen = text.cache.get_seq_length() + text.tokens.shape[1]
+            output = self.model(
+                input_ids=text.tokens,
+                attention_mask=text.tokens.new_ones(1, seen),
+                position_ids=text.positions,
+                past_key_values=text.cache,
+                use_cache=True,
+                logits_to_keep=1,
+                **text.inputs,
+            )
+            found.append(output.logits[:, -1])
+        return torch.cat(found)
+
+    def _chosen(self, rows: Sequence[Row], logits: Tensor) -> Sequence[Row]:
+        going_on = extend(rows, logits)
+        self.drop([row for row, goes in zip(rows, going_on, strict=True) if not goes])
+        return rows
