@@ -207,3 +207,7 @@ class DatasetConfig(Data):
     def brings_inputs(self) -> bool:
         """Images are read."""
         return self.images is not None
+
+    def reads_images(self) -> Images | None:
+        """Return `images`."""
+        return self.images

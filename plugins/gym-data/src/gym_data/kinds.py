@@ -78,6 +78,10 @@ class Data(Component):
         """Whether samples may have more than tokens for the model, such as images (`gym_torch.batch.WithInputs`)."""
         return False
 
+    def reads_images(self) -> Images | None:
+        """Return what reads images of rows, as whoever asks the model later is to read them; None where nothing does."""
+        return None
+
 
 class DataAlgorithm(Algorithm):
     """Base of every algorithm that learns from examples: what it says of them, and of what becomes of them."""
