@@ -13,7 +13,7 @@ from parrot import FORMAT, Parrot, ParrotEngine
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_serve import Limits, ModelSource
-from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.prompts import prompt_of
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 
@@ -180,7 +180,7 @@ def test_what_the_system_says_first_is_one_message_where_the_template_takes_no_m
     user, answer = {"role": "user", "content": "u"}, {"role": "assistant", "content": "x"}
 
     def text(*messages, **fields):
-        return words.decode(prompt_tokens(Request("m", messages=messages, **fields), words, 2048))
+        return words.decode(prompt_of(Request("m", messages=messages, **fields), words, 2048).tokens)
 
     assert text(*system, user) == f"{said}[user] u\n"
     assert text(*system, user, answer, continue_final_message=True) == f"{said}[user] u\n[assistant] x"

@@ -9,7 +9,7 @@ import pytest
 
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
-from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.prompts import prompt_of
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 
@@ -30,7 +30,7 @@ ASKED = "<|im_start|>user\n3 + 4?<|im_end|>\n<|im_start|>assistant\n"
 def prompt(template: str, content: str | None, **more: Any) -> tuple[str, list[int]]:
     words = Tokenizer(locate("tiny"), template)
     messages = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": content, **more}]
-    found = prompt_tokens(Request("tiny", messages=messages, continue_final_message=True), words, 10**6)
+    found = prompt_of(Request("tiny", messages=messages, continue_final_message=True), words, 10**6).tokens
     return words.decode(found), found
 
 
@@ -61,7 +61,7 @@ def test_special_tokens_in_it_are_text() -> None:
 def test_tokens_that_the_model_does_not_have_are_refused(asked: dict[str, Any]) -> None:
     """A pass with one of them would fail for everybody in the batch."""
     with pytest.raises(BadRequest):
-        prompt_tokens(Request("tiny", **asked), Tokenizer(locate("tiny"), PLAIN), 9)
+        prompt_of(Request("tiny", **asked), Tokenizer(locate("tiny"), PLAIN), 9)
 
 
 def test_tools_that_the_template_does_not_show_are_refused() -> None:
@@ -71,9 +71,9 @@ def test_tools_that_the_template_does_not_show_are_refused() -> None:
     counts = "{% if tools %}{{ tools | length }} tools{% endif %}" + PLAIN
     request = Request("tiny", messages=[{"role": "user", "content": "hello"}], tools=tools)
     with pytest.raises(BadRequest, match="no tools") as caught:
-        prompt_tokens(request, Tokenizer(locate("tiny"), PLAIN), 10**6)
+        prompt_of(request, Tokenizer(locate("tiny"), PLAIN), 10**6)
     assert caught.value.problems[0].key == "tools"
     for template in (shows, counts):
-        assert prompt_tokens(request, Tokenizer(locate("tiny"), template), 10**6)
+        assert prompt_of(request, Tokenizer(locate("tiny"), template), 10**6).tokens
     behind = [*request.messages, {"role": "assistant", "content": "x"}, {"role": "tool", "content": "cold"}]
-    assert prompt_tokens(replace(request, messages=behind), Tokenizer(locate("tiny"), PLAIN), 10**6)
+    assert prompt_of(replace(request, messages=behind), Tokenizer(locate("tiny"), PLAIN), 10**6).tokens

@@ -27,7 +27,7 @@ from gym_data.chat import render
 from gym_data.location import locate
 from gym_data.tokenizer import Tokenizer
 from gym_export import GGUF
-from gym_serve.batching.prompts import prompt_tokens
+from gym_serve.batching.prompts import prompt_of
 from gym_serve.chat.command import ChatOptions
 from gym_serve.contract import Grammar, Limits, ModelSource, Request
 from gym_serve.errors import BadRequest, RequestError, TooLong, Unknown
@@ -115,7 +115,7 @@ def test_prompts_are_those_of_the_tokenizer_that_was_exported(file: Path) -> Non
             "tiny", messages=[{"role": "system", "content": "Be kind."}, {"role": "user", "content": content}]
         )
         for each in (request, replace(request, tools=tools), replace(request, messages=None, prompt=content)):
-            ours, theirs = (prompt_tokens(each, one, 2048) for one in (words, tokenizer))
+            ours, theirs = (prompt_of(each, one, 2048).tokens for one in (words, tokenizer))
             marked = [one for one in tokenizer.template_spec.further if one in content]
             assert ours == theirs or (
                 marked and not {words.token_id(one) for one in marked} & set(ours[len(ours) // 2 :])

@@ -107,7 +107,7 @@ def test_requests_that_are_prepared_side_by_side_get_one_lane(engine: LocalEngin
             return served.model
 
     with ThreadPoolExecutor(4) as pool:
-        assert len({id(lane) for lane in pool.map(model.lane, [Slow()] * 4)}) == 1
+        assert len({id(lane) for lane in pool.map(model.lane, [Slow()] * 4, [False] * 4)}) == 1
 
 
 def test_a_prefix_that_was_kept_changes_nothing_and_is_the_owners_alone(engine: LocalEngine) -> None:

@@ -94,7 +94,7 @@ def test_what_is_prepared_of_one_is_not_before_all_of_another() -> None:
         (
             "/v1/messages/count_tokens",
             {"messages": [{"role": "user", "content": "a"}]},
-            "gym_serve.batching.engine.prompt_tokens",
+            "gym_serve.batching.engine.prompt_of",
         ),
     ],
 )

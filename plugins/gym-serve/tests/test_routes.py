@@ -316,9 +316,11 @@ def test_what_is_wrong_is_said_of_the_form_that_fits_best(server):
 
     image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
     found = said("/v1/messages", max_tokens=9, messages=[{"role": "user", "content": [image]}])
-    assert found.startswith("messages[0].content[0]: ") and "'image'" in found and found.count("messages") == 1
+    assert found.startswith("messages[0].content[0].image.source: ") and "no address is fetched" in found
+    found = said("/v1/messages", max_tokens=9, messages=[{"role": "user", "content": [{"type": "document"}]}])
+    assert found.startswith("messages[0].content[0]: ") and "'document'" in found and found.count("messages") == 1
     asked = {"role": "user", "content": [{"type": "input_image", "image_url": "http://x"}]}
-    assert said("/v1/responses", input=[asked]).startswith("`input[0].content[0].image_url` is not supported")
+    assert said("/v1/responses", input=[asked]).startswith("input[0].content[0].image_url: an image is sent as")
     plain = [{"role": "user", "content": "a"}]
     assert "leave it out" in said("/v1/chat/completions", messages=plain, verbosity="low")
     assert "did you mean `temperature`?" in said("/v1/chat/completions", messages=plain, temperatuer=1)

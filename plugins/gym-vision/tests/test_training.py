@@ -35,14 +35,14 @@ def prepared(rows, path, **options):
     return prepare(DatasetConfig(sources=[File(path=str(rows))], images=Vision(), **options), path)
 
 
-def reference(path, rows, row):
-    """Return what transformers makes of a row: inputs, and the answers in its text, by the processor's own call."""
+def reference(path, rows, row, prompt=False):
+    """Return the inputs that transformers makes of a row, or of a `prompt` to go on with, by the processor's own call."""
     reader = ProcessorImages(Vision(), path)
     processor = reader.processor
     images = [reader.opened(reader.found(name, rows.parent)) for name in row["images"]]
     names = iter(images)
     messages = [{"role": each["role"], "content": _parts(each["content"], names)} for each in row["messages"]]
-    text = processor.tokenizer.apply_chat_template(messages, tokenize=False)
+    text = processor.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
     return processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
 
 

@@ -13,7 +13,7 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.rows import MARK
 
 BEYOND = "an image beyond the cutoff"
-Image = Mapping[str, str]  #: `path` of its file, and `sha256` of what that holds
+Image = Mapping[str, str]  #: `path` of its file and `sha256` of what that holds, or the `url` that holds it
 
 
 class ImageReader(Protocol):
@@ -30,8 +30,18 @@ class ImageReader(Protocol):
         """Return an image that a row names, a path in `folder` or its bytes. Raises ValueError where it is no image."""
         ...
 
+    def sent(self, url: str) -> Image:
+        """Return the image that a `data:` URL of a stranger holds, of which no file is made and none read.
+
+        Raises ValueError where it is no such URL, or holds nothing. What it holds is looked at by `written`.
+        """
+        ...
+
     def written(self, images: Sequence[Image]) -> list[str]:
-        """Return the text that stands in the place of the mark of each of the images of one conversation."""
+        """Return the text that stands in the place of the mark of each of the images of one conversation.
+
+        Raises ValueError where one cannot be read.
+        """
         ...
 
     def inputs(self, images: Sequence[Image], tokens: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:

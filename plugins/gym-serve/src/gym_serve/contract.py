@@ -15,6 +15,7 @@ from gym_serve.names import Asked
 
 if TYPE_CHECKING:
     from gym_data.chat.answer_format import AnswerFormat
+    from gym_data.kinds import Images
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -38,6 +39,7 @@ class ModelSource:
     template: str | Mapping[str, Any] | None = None
     """To serve with, where the model does not carry its own: `named_template`."""
     base: str | None = None  #: where the model lies that an adapter or delta belongs to, if not where it was
+    images: Images | None = None  #: how images are read, where the model does not say itself how it was trained on some
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Limits:
     grammar_bytes: int = 2**16  #: of a schema or pattern
     grammar_seconds: float = 2.0  #: to compile one
     max_logprobs: int = 20  #: alternatives beside a token
+    max_images: int = 16  #: of a request
     adapter_folders: tuple[Path, ...] = ()  #: those under which `add_adapter` finds what it reads
 
 
@@ -95,8 +98,20 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class OnDisk:
+    """An image as a row of a file names it."""
+
+    named: Any
+    folder: Path  #: in which relative paths begin
+
+
+@dataclass(frozen=True)
 class Request:
-    """One reply that is asked for: of `messages`, `prompt` and `tokens` exactly one is there."""
+    """One reply that is asked for: of `messages`, `prompt` and `tokens` exactly one is there.
+
+    The content of a message of the user is a text or, for models with images, a list of parts, `{"type": "text", "text": ...}`
+    and `{"type": "image", "image": ...}`: a `data:` URL, or an `OnDisk` where whoever asks may have files read.
+    """
 
     model: str  #: served name, without a tenant
     tenant: str | None = None
@@ -194,6 +209,7 @@ class ServedModel:
     template_hash: str | None = None  #: sha256 of the chat template; None where it has none
     template_options: frozenset[str] = frozenset()  #: names of `Request.template_options` that its template reads
     answers: AnswerFormat | None = None  #: how its template has thoughts and tool calls written, for a front to read
+    images: bool = False  #: whether it reads images
 
 
 class Engine(Protocol):

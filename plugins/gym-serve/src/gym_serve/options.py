@@ -21,6 +21,7 @@ from gym_core.files import expanded
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_data.kinds import Images
 from gym_manage.options_command import OptionsCommand
 from gym_serve.contract import Engine, Limits, ModelSource
 from gym_serve.kinds import Server
@@ -42,6 +43,8 @@ class ServingOptions(Config):
     """What computes the answers; without it, `llama_cpp` for GGUF files and `local` for all else."""
     template: str | dict[str, Any] | None = None
     """Chat template to serve with, where the model does not carry its own: a name, one with options, or a Jinja file."""
+    images: Annotated[SerializeAsAny[Images] | None, Slot("images")] = None
+    """How images in messages to the first model are read, such as `vision`; by default as it was trained on some, if it was."""
     base: str | None = None
     """Where the base of the first model lies now, if that is an adapter or a delta whose base was moved."""
     tenants: Path | None = None
@@ -64,6 +67,8 @@ class ServingOptions(Config):
     """Memory for adapters and deltas in use."""
     tenant_cache_bytes: ByteSize = ByteSize(2**28)
     """Memory for packed deltas read from the disk."""
+    max_images: Annotated[int, Field(ge=0)] = 16
+    """Most images of a request."""
     grammar_seconds: Annotated[float, Field(gt=0)] = 2.0
     """Seconds that the schema or the pattern of a request may take to compile."""
 
@@ -78,7 +83,8 @@ class ServingOptions(Config):
                 )
             first = number == 0
             tenants, adapters, base = (self.tenants, self.adapters, self.base) if first else (None, {}, None)
-            found.append(ModelSource(name, path, tenants, adapters, self.template, base))
+            images = self.images if first else None
+            found.append(ModelSource(name, path, tenants, adapters, self.template, base, images))
         for name in self.adapters:
             if not TENANT.fullmatch(name):
                 raise RecipeError(f"`{name}` is no name", key="adapters", fix="use letters, digits, `_`, `-` and `.`")

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from gym_core import DataError, cache_dir
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 PIXELS = 128 * 2**20  #: of the largest image that is decoded; a small file can hold a far larger one
+SENT = 32 * 2**20  #: the same, of what strangers send
 BYTES = 256 * 2**20  #: of the largest file
 DEEP = "IF"  #: first letters of modes of Pillow that are cut off where they become RGB, and not scaled
 SIDES = 200  #: most that one side may be longer than the other; processors refuse what is longer still
@@ -35,7 +36,7 @@ def located(image: Any, folder: Path) -> Path:
     if not isinstance(image, str) or not image or "\0" in image:
         raise ValueError("an image has neither a path nor bytes")
     if image.startswith("data:image/"):
-        return _kept(_decoded(image))
+        return _kept(decoded(image))
     if "://" in image and not image.startswith("file://"):
         raise ValueError(f"the image {image[:60]} is not on this disk: fetch it first, and name its file")
     path = folder / image.removeprefix("file://")
@@ -51,7 +52,7 @@ def hashed(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def opened(content: bytes, name: str, min_pixels: int, max_pixels: int) -> Image.Image:
+def opened(content: bytes, name: str, min_pixels: int, max_pixels: int, largest: int = PIXELS) -> Image.Image:
     """Return an image in RGB, upright as its camera says, with a number of pixels within the bounds, or near them.
 
     Raises ValueError where the bytes are no image of a known format, a damaged one, or one that is too large.
@@ -59,8 +60,8 @@ def opened(content: bytes, name: str, min_pixels: int, max_pixels: int) -> Image
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
-            if width * height > PIXELS:
-                raise ValueError(f"it has {width} x {height} pixels, more than {PIXELS >> 20} Mi")
+            if width * height > largest:
+                raise ValueError(f"it has {width} x {height} pixels, more than {largest >> 20} Mi")
             if max(width, height) > SIDES * min(width, height):
                 raise ValueError(f"it has {width} x {height} pixels: one side is more than {SIDES} times the other")
             if image.mode[0] in DEEP:
@@ -71,6 +72,8 @@ def opened(content: bytes, name: str, min_pixels: int, max_pixels: int) -> Image
             return _resized(upright.convert("RGB"), min_pixels, max_pixels)
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        if isinstance(error, UnidentifiedImageError):  # which says where in memory it lies
+            reason = f"it is none of {', '.join(FORMATS)}"
         raise ValueError(f"the image {name} cannot be read: {reason}") from error
 
 
@@ -83,7 +86,8 @@ def _resized(image: Image.Image, min_pixels: int, max_pixels: int) -> Image.Imag
     return image.resize((max(1, int(image.width * factor)), max(1, int(image.height * factor))))
 
 
-def _decoded(url: str) -> bytes:
+def decoded(url: str) -> bytes:
+    """Return the bytes in a `data:` URL, none where they are not in base64. Raises ValueError where they are no base64."""
     head, _, data = url.partition(",")
     try:
         return b64decode(data, validate=True) if head.endswith(";base64") else b""

@@ -21,7 +21,7 @@ from gym_core import DataError, GymError
 from gym_core.files import expanded
 from gym_data.images import Image
 from gym_vision import Vision
-from gym_vision.image_files import hashed, located, opened
+from gym_vision.image_files import SENT, decoded, hashed, located, opened
 
 KEY = "data.images"
 FILES = ("preprocessor_config.json", "processor_config.json")
@@ -81,6 +81,16 @@ class ProcessorImages:
         path = located(image, self._folder or folder)
         return {"path": str(path.absolute()), "sha256": hashed(path)}
 
+    def sent(self, url: str) -> Image:
+        """Return the image that a `data:` URL holds."""
+        if not url.startswith("data:image/"):
+            raise ValueError(
+                "an image is sent as a `data:image/...;base64,` URL: no address is fetched, and no file read"
+            )
+        if not decoded(url):
+            raise ValueError("an image has no bytes in base64")
+        return {"url": url}
+
     def written(self, images: Sequence[Image]) -> list[str]:
         """Return the text that stands for each image."""
         processed = self._processed(images, return_text_replacement_offsets=True)
@@ -107,13 +117,16 @@ class ProcessorImages:
 
     def opened(self, image: Image) -> Any:
         """Return an image as the processor is given it. Raises ValueError where its file is not what it was."""
+        bounds = self.config.min_pixels, self.config.max_pixels
+        if "url" in image:
+            return opened(decoded(image["url"]), "that was sent", *bounds, largest=SENT)
         try:
             content = Path(image["path"]).read_bytes()
         except OSError as error:
             raise ValueError(f"the image {image['path']} cannot be read: {error.strerror}") from error
         if hashlib.sha256(content).hexdigest() != image["sha256"]:
             raise ValueError(f"the image {image['path']} has changed since it was prepared")
-        return opened(content, image["path"], self.config.min_pixels, self.config.max_pixels)
+        return opened(content, image["path"], *bounds)
 
 
 def _processor(path: Path) -> ProcessorMixin:

@@ -33,7 +33,9 @@ class ChatTemplateSpec:
     further: Sequence[str]  #: other added tokens
     stops: Sequence[str]  #: tokens that the model stops at
     every_special: Sequence[str]  #: all special tokens
-    parts: bool = False  #: whether contents may hold images, and are handed over as parts to templates that take these
+    parts: bool = False
+    """Whether contents may hold images, and are handed over as parts to templates that take these: those that are lists of parts
+    as they are, and in others each `<image>` is one."""
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -168,10 +170,11 @@ class ChatRenderer:
 
     def _in_parts(self, message: Message) -> Message:
         """Return a message with the texts and images of its content as transformers hands them to templates."""
-        if message["content"] is None:  # beside a tool call
+        content = message["content"]
+        if not isinstance(content, str):  # parts already, or nothing beside a tool call
             return message
         apart = self.spec.parts and message["role"] != "assistant"
-        first, *others = message["content"].split(self._mark) if apart else [message["content"]]
+        first, *others = content.split(self._mark) if apart else [content]
         parts = [{"type": "text", "text": first}] if first or not others else []
         for text in others:
             parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from gym_serve.api.chat_completions import ChatCompletion
 from gym_serve.api.chat_schema import (
@@ -13,12 +14,16 @@ from gym_serve.api.chat_schema import (
     ChatMessage,
     Function,
     FunctionTool,
+    ImagePart,
+    ImageURL,
     JsonSchema,
     Name,
     NamedFunction,
     NamedTool,
     Offered,
+    Part,
     ResponseFormat,
+    TextPart,
     Tool,
     ToolChoice,
 )
@@ -38,6 +43,34 @@ class TextBlock(Cached):
 
     type: Literal["text"]
     text: str
+
+
+class ImageSource(Body):
+    """The bytes of an image. No address is fetched, and nothing is stored to be named later."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _base64(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("type") in ("url", "file"):
+            why = "an image is sent in base64: no address is fetched, and no file read"
+            raise PydanticCustomError("image_source", why)
+        return given
+
+
+class ImageBlock(Cached):
+    """An image in a message of the user."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+    def part(self) -> ImagePart:
+        """Return the same in OpenAI's form."""
+        url = f"data:{self.source.media_type};base64,{self.source.data}"
+        return ImagePart(type="image_url", image_url=ImageURL(url=url))
 
 
 class ThinkingBlock(Cached):
@@ -71,7 +104,7 @@ class ToolResultBlock(Cached):
         return ": ".join(part for part in ("Error" * bool(self.is_error), _text(self.content)) if part)
 
 
-Block = Annotated[TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+Block = Annotated[TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 
 
 class InputMessage(Body):
@@ -211,21 +244,22 @@ def _messages(message: InputMessage) -> list[ChatMessage]:
     """Return the messages that one of Anthropic's stands for: results of tools are messages of their own."""
     if isinstance(message.content, str):
         return [ChatMessage(role=message.role, content=message.content)]
-    found, texts, thoughts, calls = [], [], [], []
+    found: list[ChatMessage] = []
+    parts: list[Part] = []
+    thoughts: list[str] = []
+    calls: list[Call] = []
     for block in message.content:
         if block.type == "text":
-            texts.append(block.text)
+            parts.append(TextPart(type="text", text=block.text))
+        elif block.type == "image":
+            parts.append(block.part())
         elif block.type == "thinking":
             thoughts.append(block.thinking)
         elif block.type == "tool_use":
             calls.append(Call(id=block.id, function=Function(name=block.name, arguments=json.dumps(block.input))))
         else:
             found.append(ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=block.told()))
-    if texts or calls or thoughts or not found:
+    if parts or calls or thoughts or not found:
         thought = "\n".join(thoughts) or None
-        found.append(
-            ChatMessage(
-                role=message.role, content="\n".join(texts), tool_calls=calls or None, reasoning_content=thought
-            )
-        )
+        found.append(ChatMessage(role=message.role, content=parts, tool_calls=calls or None, reasoning_content=thought))
     return found

@@ -111,6 +111,8 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         shaped = forced or call_or_text(service, offered, format, shaped)
     form = forced or shaped
     thinks = None if form is None or going_on else behind_thought(service, format, form)
+    if not model.images and any(message.images for message in body.messages):
+        raise HTTPProblem(400, "no images are read for this model", key="messages")
     usual = service.options
     messages = [message.plain() for message in body.messages]
     if usual.system and messages[0]["role"] != "system":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gym_data.chat.answer_format import AnswerFormat
@@ -23,12 +24,47 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_
 
 
 class TextPart(Body):
-    """A part of a content. Only text is read."""
+    """A text in a content."""
 
     type: Literal["text", "refusal"]
     text: str = ""
     refusal: str | None = None
     cache_control: dict[str, Any] | None = None  #: changes nothing, as equal beginnings are found anyway
+
+
+class ImageURL(Body):
+    """An image. Of whatever detail, it is read as the server has images read."""
+
+    url: Annotated[str, Field(min_length=1)]
+    detail: Literal["auto", "high"] | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _data(cls, url: str) -> str:
+        return data_url(url)
+
+
+class ImagePart(Body):
+    """An image in the content of a message of the user."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+def data_url(url: str) -> str:
+    """Return a URL that holds an image. Raises an error of pydantic where it is another one."""
+    if not url.startswith("data:image/"):
+        why = "an image is sent as a `data:image/...;base64,` URL: no address is fetched, and no file read"
+        raise PydanticCustomError("image_url", why)
+    return url
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "Image" if kind == "image_url" else "Text"
+
+
+Part = Annotated[Annotated[TextPart, Tag("Text")] | Annotated[ImagePart, Tag("Image")], Discriminator(_part)]
 
 
 class Function(Body):
@@ -52,7 +88,7 @@ class ChatMessage(Body):
     """A message. Keys that clients send back from replies may be there, as long as they say nothing."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[Part] | None = None
     name: Annotated[str, Field(max_length=256)] | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
@@ -62,16 +98,35 @@ class ChatMessage(Body):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     parsed: Any = None  #: what its client read of the content
 
+    @property
+    def images(self) -> bool:
+        """Whether it has any."""
+        return isinstance(self.content, list) and any(isinstance(part, ImagePart) for part in self.content)
+
     def plain(self) -> dict[str, Any]:
-        """Return it as templates read it."""
-        parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
-        written: dict[str, Any] = {"role": self.role.replace("developer", "system"), "content": "\n".join(parts)}
+        """Return it as templates read it, or where it has images as engines do."""
+        if self.images and self.role != "user":
+            raise HTTPProblem(400, "images are read in messages of the user", key="messages")
+        written: dict[str, Any] = {"role": self.role.replace("developer", "system"), "content": self._content()}
         thought = self.reasoning if self.reasoning_content is None else self.reasoning_content
         said = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": thought}
         written |= {key: value for key, value in said.items() if value is not None}
         if self.tool_calls:
             written["tool_calls"] = [_called(call) for call in self.tool_calls]
         return written
+
+    def _content(self) -> str | list[dict[str, Any]]:
+        given = [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content or []
+        parts: list[dict[str, Any]] = []
+        for image, same in groupby(given, lambda part: isinstance(part, ImagePart)):
+            if image:
+                parts += [
+                    {"type": "image", "image": part.image_url.url} for part in same if isinstance(part, ImagePart)
+                ]
+            else:
+                text = "\n".join(part.text for part in same if isinstance(part, TextPart))
+                parts.append({"type": "text", "text": text})
+        return parts if self.images else "".join(part["text"] for part in parts)
 
 
 def _called(call: Call) -> dict[str, Any]:

@@ -29,7 +29,7 @@ REFUSED = {
     "background": "nothing is stored: read the reply as a stream",
     "prompt_embeds": "no tensors are read from requests",
     "audio": "only text is made",
-    "image_url": "only text is read, and no address is fetched",
+    "image_url": "an image is a part of a content, of type `image_url` or `input_image`",
     "verbosity": "models are not told of it: leave it out, and ask in words",
     "encrypted_content": "only who wrote it can read it: leave it out",
     "mcp_servers": "no server is asked on behalf of a model",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from gym_serve.api.chat_completions import ChatCompletion, StreamOptions
 from gym_serve.api.chat_schema import (
@@ -12,14 +13,19 @@ from gym_serve.api.chat_schema import (
     ChatMessage,
     Function,
     FunctionTool,
+    ImagePart,
+    ImageURL,
     JsonSchema,
     Name,
     NamedFunction,
     NamedTool,
     Offered,
+    Part,
     ResponseFormat,
+    TextPart,
     Tool,
     ToolChoice,
+    data_url,
 )
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.fields import Body, Count, Ignored
@@ -37,12 +43,32 @@ class Text(Body):
     parsed: Any = None  #: what its client read of it
 
 
+class InputImage(Body):
+    """An image in a message of the user."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "high"] | None = None
+
+    @field_validator("image_url")
+    @classmethod
+    def _data(cls, url: str) -> str:
+        return data_url(url)
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "Image" if kind == "input_image" else "Text"
+
+
 class InputMessage(Body):
     """A message."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Text]
+    content: (
+        str | list[Annotated[Annotated[Text, Tag("Text")] | Annotated[InputImage, Tag("Image")], Discriminator(_part)]]
+    )
     id: str | None = None
     status: str | None = None
 
@@ -238,9 +264,9 @@ def _append(found: list[ChatMessage], item: Item) -> None:
     """Add an item to a conversation: calls and thoughts belong to the answer that they stand in."""
     last = found[-1] if found and found[-1].role == "assistant" else None
     if item.type == "message" and item.role == "assistant" and last and not (last.content or last.tool_calls):
-        found[-1] = last.model_copy(update={"content": _text(item.content)})  # behind its thought
+        found[-1] = last.model_copy(update={"content": _content(item.content)})  # behind its thought
     elif item.type == "message":
-        found.append(ChatMessage(role=item.role, content=_text(item.content)))
+        found.append(ChatMessage(role=item.role, content=_content(item.content)))
     elif item.type == "reasoning":
         thought = "\n".join(part.text for part in item.content or item.summary or ())
         found.append(ChatMessage(role="assistant", reasoning_content=thought or None))
@@ -254,5 +280,16 @@ def _append(found: list[ChatMessage], item: Item) -> None:
         found.append(last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]}))
 
 
-def _text(content: str | list[Text]) -> str:
+def _text(content: str | Sequence[Text]) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+def _content(content: str | Sequence[Text | InputImage]) -> str | list[Part]:
+    if isinstance(content, str):
+        return content
+    return [
+        TextPart(type="text", text=part.text)
+        if isinstance(part, Text)
+        else ImagePart(type="image_url", image_url=ImageURL(url=part.image_url))
+        for part in content
+    ]

@@ -34,6 +34,8 @@ class Score(Ignored):
         if len(given) != 1 or (self.text_2 is not None) != (given == ["text_1"]):
             raise HTTPProblem(400, "give `input`, `messages`, or `text_1` with `text_2`", key="input")
         if self.messages is not None:
+            if any(message.images for conversation in self.messages for message in conversation):
+                raise HTTPProblem(400, "images are not scored", key="messages")
             return [[message.plain() for message in conversation] for conversation in self.messages]
         if self.input is not None:
             return list(_list(self.input))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from gym_data.chat.chat_rendering import ChatTemplateSpec
 from gym_data.chat.loss_masks import Rendered
+from gym_data.images import ImageReader
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import ModelSource, ScoreInput, ServedModel, Text
 from gym_torch.generation.sampling import Scores
@@ -20,6 +21,11 @@ class Words(Protocol):
     @property
     def document_start(self) -> list[int]:
         """Tokens that stand before a text."""
+        ...
+
+    @property
+    def images(self) -> ImageReader | None:
+        """What reads images in messages."""
         ...
 
     @property
@@ -111,8 +117,8 @@ class BatchModel(Protocol):
         """Return an `Answering` until `stack` is closed. Raises Unknown, GymError."""
         ...
 
-    def lane(self, answering: Any) -> Lane:
-        """Return where its rows are decoded."""
+    def lane(self, answering: Any, images: bool) -> Lane:
+        """Return where its rows are decoded, those with images or those without."""
         ...
 
     def prompt_scores(self, answering: Any, tokens: Sequence[int], count: int) -> list[Scores]:

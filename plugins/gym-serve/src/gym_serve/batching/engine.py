@@ -15,7 +15,7 @@ from gym_serve.batching.aside import Aside
 from gym_serve.batching.batch_model import Answering, BatchModel
 from gym_serve.batching.grammar import WRITTEN
 from gym_serve.batching.logits_processors import bad_words, processors
-from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
+from gym_serve.batching.prompts import Prompt, goes_on, prompt_of, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, Piece, Request, ScoreInput, ServedModel, Text, Tokenized, Usage
 from gym_serve.errors import BadRequest, Full, Gone, Unknown
@@ -125,7 +125,7 @@ class BatchEngine:
             model = self.model(request.model)
             with ExitStack() as stack:
                 answering = self._answering(model, request.tenant, stack)
-                return len(prompt_tokens(request, answering.tokenizer, answering.vocabulary))
+                return len(self._prompt(request, answering).tokens)
 
         return await self._aside.run(counted, user=request.user)
 
@@ -135,7 +135,7 @@ class BatchEngine:
         def tokenized() -> Tokenized:
             with ExitStack() as stack:
                 words = self._answering(self.model(request.model), request.tenant, stack).tokenizer
-                return tokenized_by(words, request)
+                return tokenized_by(words, request, self._limits.max_images)
 
         return await self._aside.run(tokenized, user=request.user)
 
@@ -224,27 +224,38 @@ class BatchEngine:
             stack.callback(own.pop_all().close)
         return answering
 
-    def _begin(self, request: Request, stack: ExitStack) -> tuple[BatchModel, Answering, list[int], Reply]:
+    def _prompt(self, request: Request, answering: Answering) -> Prompt:
+        return prompt_of(request, answering.tokenizer, answering.vocabulary, self._limits.max_images)
+
+    def _begin(self, request: Request, stack: ExitStack) -> tuple[BatchModel, Answering, Prompt, Reply]:
         """Return what answers a request, its prompt, and a reply that has told of the prompt what is asked."""
         model, sampling = self._asked(request.model, None, "generate"), request.sampling
         if request.echo and "echo" not in self._supports:
             raise BadRequest("prompts are not echoed by this engine", key="echo")
         answering = self._answering(model, request.tenant, stack)
         bounds.check(sampling, self._limits, answering.vocabulary)
-        prompt = prompt_tokens(request, answering.tokenizer, answering.vocabulary)
+        given = self._prompt(request, answering)
+        prompt = given.tokens
         bounds.check_prompt(self._limits, answering.context, len(prompt), request)
+        if given.images and (request.echo or request.tenant is not None):
+            what = (
+                "prompts with images are not echoed"
+                if request.echo
+                else "adapters and variants are asked without images"
+            )
+            raise BadRequest(what, key="echo" if request.echo else "messages")
         echo = answering.tokenizer.decode(prompt) if request.echo else ""
         stops = bounds.ends(request, answering.stops, answering.tokenizer)
         reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())
         if request.echo and sampling.logprobs is not None:
             reply.tell(prompt, model.prompt_scores(answering, prompt, sampling.logprobs))
-        return model, answering, prompt, reply
+        return model, answering, given, reply
 
     def _echoed(self, request: Request) -> list[Piece]:
         """Return the prompt alone."""
         with ExitStack() as stack:
             *_, prompt, reply = self._begin(request, stack)
-            return [*reply.echoed(), Piece(finish_reason="length", usage=Usage(len(prompt), 0))]
+            return [*reply.echoed(), Piece(finish_reason="length", usage=Usage(len(prompt.tokens), 0))]
 
     def _prepare(self, request: Request) -> tuple[Job, Reply]:
         sampling = request.sampling
@@ -252,14 +263,15 @@ class BatchEngine:
             model, answering, prompt, reply = self._begin(request, stack)
             seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
             row = Row(
-                tuple(prompt),
-                bounds.limit(self._limits, answering.context, len(prompt), request),
+                tuple(prompt.tokens),
+                bounds.limit(self._limits, answering.context, len(prompt.tokens), request),
                 bounds.ends(request, answering.stops, answering.tokenizer),
                 SamplingOptions(sampling.temperature, sampling.top_p, sampling.top_k, seed),
                 request.index,
                 answering.key,
                 None if request.owner is None else (request.model, answering.key, request.owner),
                 alternatives=sampling.logprobs,
+                inputs=prompt.inputs(answering.tokenizer),
             )
             if sampling.grammar is not None:
                 reply.mask = answering.grammars.compile(
@@ -267,7 +279,7 @@ class BatchEngine:
                 )
             words = bad_words(sampling.bad_words, answering.tokenizer.encode)
             row.adjust = processors(sampling, row, reply.mask, words)
-            lane = model.lane(answering)
+            lane = model.lane(answering, bool(prompt.images))
             reply.close = stack.pop_all().close
 
         def told(row: Row) -> bool:

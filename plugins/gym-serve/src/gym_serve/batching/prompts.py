@@ -3,55 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from gym_core import DataError
 from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
+from gym_data.images import Image
 from gym_serve.batching.batch_model import Words
 from gym_serve.batching.bounds import check_tokens
+from gym_serve.batching.images import found, in_parts, shown
 from gym_serve.batching.middle import middle_tokens
 from gym_serve.contract import PLAIN, Request, Tokenized
 from gym_serve.errors import BadRequest
+from gym_torch.generation.row import Inputs
 
 MARK = "gymgoeson"  #: a word that is found in what a template writes, such as behind an answer that is gone on with
 
 
-def prompt_tokens(request: Request, tokenizer: Words, vocabulary: int) -> list[int]:
-    """Return the tokens of a prompt, at least one. Raises BadRequest where it has none or cannot be laid out."""
-    given, found = _laid_out(request, tokenizer)
+@dataclass(frozen=True)
+class Prompt:
+    """What a reply goes on with."""
+
+    tokens: list[int]
+    images: Sequence[Image] = ()
+
+    def inputs(self, tokenizer: Words) -> Inputs | None:
+        """Return what computes the inputs of the model beside the tokens; None where there are none."""
+        reader = tokenizer.images
+        if reader is None or not self.images:
+            return None
+        return partial(reader.inputs, self.images, np.array(self.tokens, dtype=np.int32))
+
+
+def prompt_of(request: Request, tokenizer: Words, vocabulary: int, most_images: int = 0) -> Prompt:
+    """Return the prompt of a request, of at least one token. Raises BadRequest where it has none or cannot be laid out."""
+    given, prompt = _laid_out(request, tokenizer, most_images)
+    found = prompt.tokens
     if not found:
         raise BadRequest("the prompt has no tokens", key=given)
     if given == "tokens":
         check_tokens(found, vocabulary, "prompt")
     if (last := max(found)) >= vocabulary:  # or the pass of the whole batch would fail
         raise BadRequest(f"the tokenizer has the token {last}, and the model {vocabulary} tokens", key=given)
-    return found
+    return prompt
 
 
-def tokenized_by(tokenizer: Words, request: Request) -> Tokenized:
+def tokenized_by(tokenizer: Words, request: Request, most_images: int = 0) -> Tokenized:
     """Return the prompt of a request as tokens. Raises BadRequest where it cannot be laid out."""
-    _, found = _laid_out(request, tokenizer)
+    found = _laid_out(request, tokenizer, most_images)[1].tokens
     return Tokenized(tuple(found), tuple(tokenizer.written(token) or "" for token in found))
 
 
-def _laid_out(request: Request, tokenizer: Words) -> tuple[str, list[int]]:
-    """Return which part of a request says the prompt, and its tokens."""
+def _laid_out(request: Request, tokenizer: Words, most_images: int) -> tuple[str, Prompt]:
+    """Return which part of a request says the prompt, and the prompt."""
     given = [part for part in ("messages", "prompt", "tokens") if getattr(request, part) is not None]
     if len(given) != 1:
         raise BadRequest("give exactly one of messages, prompt and tokens", key=given[0] if given else "messages")
     if request.suffix and request.prompt is None:
         raise BadRequest("stands behind a prompt of text, and nothing else", key="suffix")
     if request.tokens is not None:
-        found = list(request.tokens)
+        found = Prompt(list(request.tokens))
     elif request.prompt is not None:
         begins = tokenizer.document_start if request.add_special_tokens else ()
         told = middle_tokens(request, tokenizer) if request.suffix else tokenizer.encode(request.prompt)
-        found = [*begins, *told]
+        found = Prompt([*begins, *told])
     else:
-        found = _chat(request, tokenizer)
+        found = _chat(request, tokenizer, most_images)
     return given[0], found
 
 
@@ -62,35 +85,39 @@ def goes_on(request: Request) -> bool:
     return request.continue_final_message and bool(request.messages[-1].get("content"))
 
 
-def _chat(request: Request, tokenizer: Words) -> list[int]:
+def _chat(request: Request, tokenizer: Words, most_images: int) -> Prompt:
     messages = [dict(message) for message in request.messages or ()]
     if not messages:
         raise BadRequest("there are no messages", key="messages")
     options: Mapping[str, Any] = request.template_options
     if not all(isinstance(value, PLAIN) for value in options.values()):
         raise BadRequest("options of templates are plain values", key="chat_template_kwargs")
-    spec = tokenizer.template_spec
+    spec, reader = tokenizer.template_spec, tokenizer.images
 
     def encoded(rendered: Rendered) -> list[int]:
+        rendered = rendered if reader is None else shown(rendered, reader, images)
         tokens, _ = tokenizer.encode_rendered([rendered])[0]
         return list(tokens.tolist())
 
     try:
         if "default" not in tokenizer.templates:
             raise ValueError("the model has no chat template; ask it with a prompt")
+        images = found(messages, reader, most_images)
         messages = _begun_by_system(spec, request, messages)
+        messages = messages if reader is None else in_parts(messages)
         if request.continue_final_message and (begun := _begun(spec, request, messages)) is not None:
-            return encoded(begun)
+            return Prompt(encoded(begun), images)
         last = messages.pop().get("content") or "" if request.continue_final_message else ""
         rendered = WORKERS.chat(
             spec, RenderRequest(messages, request.tools or (), prompt=True, values=options)
         ).sequences[0]
         hidden = request.tools and not _shown(spec, request.tools, messages, options, rendered.text)
+        tokens = [*encoded(rendered), *tokenizer.encode(str(last))]
     except (ValueError, DataError) as error:
         raise BadRequest(str(error).splitlines()[0][:300], key="messages") from error
     if hidden:
         raise BadRequest("the chat template of this model shows no tools", key="tools")
-    return [*encoded(rendered), *tokenizer.encode(str(last))]
+    return Prompt(tokens, images)
 
 
 def _shown(

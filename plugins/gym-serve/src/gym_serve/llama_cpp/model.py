@@ -57,6 +57,9 @@ class LlamaModel:
 
     def __init__(self, source: ModelSource, limits: Limits, config: LlamaCpp) -> None:
         """Load it. Raises GymError where llama.cpp does not, or where it is to have tenants."""
+        if source.images:
+            why = "GGUF files are read without what reads images"
+            raise GymError(why, where=source.path, key="images", fix="serve the run with `local`")
         if source.base:
             raise GymError("a GGUF file is a whole model", where=source.path, key="base", fix="leave it out")
         if source.tenants or source.adapters:
@@ -116,7 +119,7 @@ class LlamaModel:
             raise Unknown(f"there is no model `{self.source.name}@{tenant}`")
         return Answering(self._words, self.context)
 
-    def lane(self, answering: Answering) -> Lane:
+    def lane(self, answering: Answering, images: bool) -> Lane:
         """Return where its rows are decoded."""
         return self._lane
 

@@ -26,6 +26,8 @@ SPM = 1  #: vocabularies of SentencePiece, whose words begin with a space
 class GGUFWords:
     """Encodes and decodes as llama.cpp does; `gym_serve.batching.batch_model.Words` says what each method does."""
 
+    images = None  #: none are read
+
     def __init__(self, model: GGUFModel, template: str | None = None) -> None:
         """Read the vocabulary; `template` is the text of a chat template in place of the file's own."""
         self._model, self._library, self._vocabulary = model, model.library, model.vocabulary

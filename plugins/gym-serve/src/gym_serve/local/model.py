@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from gym_bitdelta.runtime.tenant_cache import NoRoomError
@@ -18,7 +19,7 @@ from gym_serve.local.opening import Served
 from gym_serve.local.tenants import Answering, NoTenants, StoredTenants, Tenants
 from gym_torch.generation.prefix_cache import PrefixCache
 from gym_torch.generation.sampling import Scores
-from gym_torch.generation.scheduler import Lane
+from gym_torch.generation.scheduler import Lane, separate_lane
 
 
 class LocalModel:
@@ -29,6 +30,7 @@ class LocalModel:
         self.served = served
         self._tenants = tenants_of(served, limits)
         self._lanes = Lanes(self._tenants.around, prefixes)
+        self._separate = separate_lane(served.model)
 
     @property
     def source(self) -> ModelSource:
@@ -41,7 +43,9 @@ class LocalModel:
 
     def described(self, tenant: str | None, template_options: Mapping[str, Any]) -> ServedModel:
         """Return it with the template of a tenant, and how answers are written with some options. Raises Unknown, GymError."""
-        return self.served.listed(None if tenant is None else self._tenants.tokenizer(tenant), template_options)
+        tokenizer = None if tenant is None else self._tenants.tokenizer(tenant)
+        found = self.served.listed(tokenizer, template_options)
+        return found if tenant is None else replace(found, images=False)
 
     def tenants(self) -> Sequence[str]:
         """Return the names of its tenants."""
@@ -72,8 +76,10 @@ class LocalModel:
         """Forget an adapter once replies under way are finished. Raises Unknown, BadRequest."""
         self._adapters().remove(name)
 
-    def lane(self, answering: Answering) -> Lane:
+    def lane(self, answering: Answering, images: bool) -> Lane:
         """Return where rows of a model are decoded."""
+        if images:
+            return self._separate
         return self._lanes.of(answering.home, answering.model, answering.context, answering.alone)
 
     def prompt_scores(self, answering: Answering, tokens: Sequence[int], count: int) -> list[Scores]:

@@ -20,7 +20,7 @@ from gym_core import GymError
 from gym_rewards.http_client import HttpClient, NoReply
 from gym_serve.batching import bounds
 from gym_serve.batching.aside import TurnPool
-from gym_serve.batching.prompts import goes_on, prompt_tokens, tokenized_by
+from gym_serve.batching.prompts import goes_on, prompt_of, tokenized_by
 from gym_serve.batching.replies import Reply
 from gym_serve.contract import Limits, ModelSource, Piece, Request, ScoreInput, ServedModel, Text, Tokenized
 from gym_serve.errors import BadRequest, Full, Gone, RequestError, Unknown
@@ -129,7 +129,7 @@ class VLLMEngine:
         """Return the tokens of the prompt."""
         self._known(request.model, request.tenant)
         words = self._model.words[request.tenant]
-        return len(await asyncio.to_thread(prompt_tokens, request, words, self._model.vocabulary))
+        return len((await asyncio.to_thread(prompt_of, request, words, self._model.vocabulary)).tokens)
 
     async def tokenize(self, request: Request) -> Tokenized:
         """Return the prompt as tokens."""
@@ -208,7 +208,7 @@ class VLLMEngine:
         if sampling.grammar is not None and len(sampling.grammar.text.encode()) > self._limits.grammar_bytes:
             raise BadRequest(f"a grammar may have {self._limits.grammar_bytes} bytes", key="response_format")
         words = model.words[request.tenant]
-        prompt = prompt_tokens(request, words, model.vocabulary)
+        prompt = prompt_of(request, words, model.vocabulary).tokens
         bounds.check_prompt(self._limits, model.context, len(prompt), request)
         limit = bounds.limit(self._limits, model.context, len(prompt), request)
         stops = bounds.ends(request, model.stops(request.tenant), words)

@@ -1,0 +1,61 @@
+"""Images in the messages of a request: parts of contents, which a template is shown, and images that a reader of them finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gym_data.chat.loss_masks import Rendered
+from gym_data.images import Image, ImageReader, placed
+from gym_serve.contract import OnDisk
+from gym_serve.errors import BadRequest
+
+Message = Mapping[str, Any]
+
+
+def has_images(messages: Sequence[Message]) -> bool:
+    """Whether a message has an image."""
+    return bool(_named(messages))
+
+
+def found(messages: Sequence[Message], reader: ImageReader | None, most: int) -> list[Image]:
+    """Return the images of messages in order.
+
+    Raises BadRequest where they are more than `most` or nothing reads them, and ValueError where one is no image.
+    """
+    named = _named(messages)
+    if named and reader is None:
+        raise BadRequest(
+            "no images are read for this model: where it can, `images=vision` of the server does", key="messages"
+        )
+    if len(named) > most:
+        raise BadRequest(f"there are {len(named)} images, and at most {most} are read (`max_images`)", key="messages")
+    if reader is None:
+        return []
+    return [reader.found(each.named, each.folder) if isinstance(each, OnDisk) else reader.sent(each) for each in named]
+
+
+def in_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages as templates of models that read images are shown them: a text is one part, whatever it spells out."""
+    return [_in_parts(message) for message in messages]
+
+
+def shown(rendered: Rendered, reader: ImageReader, images: Sequence[Image]) -> Rendered:
+    """Return a text that a template wrote with what stands for each image. Raises ValueError where it does not show them all."""
+    text, count = placed(rendered, reader.mark, reader.written(images) if images else [])
+    if count < len(images):
+        raise ValueError(f"the chat template shows {count} of {len(images)} images")
+    return text
+
+
+def _named(messages: Sequence[Message]) -> list[str | OnDisk]:
+    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
+    return [part["image"] for content in contents for part in content if part["type"] == "image"]
+
+
+def _in_parts(message: Message) -> dict[str, Any]:
+    content = message.get("content") or ""
+    if message["role"] == "assistant":
+        return dict(message)
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [{"type": "image"} if part["type"] == "image" else part for part in parts]}
