@@ -150,11 +150,11 @@ def test_rows_that_hold_no_text_end_no_run(tmp_path):
     found = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
     assert [row.get("error", "")[:14] for row in found[:6]] == [
         "holds half a c",
-        "holds half a c",
+        "message 1 hold",
         "the input (col",
         "the system mes",
-        "it has images,",
-        "it has images,",
+        "no images are ",
+        "no images are ",
     ]
     assert found[6]["response"] == "last"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from asked_images import reference
 from conftest import ROWS
-from small_models import FAMILIES
-from test_training import reference
+from gym_testkit.vision_models import FAMILIES
 
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import GREEDY, SamplingOptions

@@ -7,43 +7,25 @@ from base64 import b64encode
 from dataclasses import replace
 
 import pytest
+from asked_images import GREEDY, NEW, answered, data_url, engine_of, messages_of, reference
 from conftest import ROWS
-from small_models import FAMILIES
+from gym_testkit.vision_models import FAMILIES
 from starlette.testclient import TestClient
-from test_training import reference
 from transformers import AutoModelForImageTextToText
 
 from gym_core import execute, load_recipe
+from gym_data.kinds import Images
 from gym_serve.api.app import application
 from gym_serve.api.options import ApiOptions
-from gym_serve.contract import Limits, ModelSource, OnDisk, Request, Sampling
+from gym_serve.contract import OnDisk, Request
 from gym_serve.errors import BadRequest
-from gym_serve.local.config import Local
 from gym_vision import Vision
+from gym_vision.image_reader import ProcessorImages
 
-NEW = 8
-GREEDY = Sampling(max_tokens=NEW, temperature=0.0, ignore_eos=True, logprobs=1)
 PLAIN = {
     "messages": [{"role": "user", "content": "No image here."}, {"role": "assistant", "content": ""}],
     "images": [],
 }
-
-
-def data_url(folder, name):
-    return f"data:image/{name[-3:]};base64,{b64encode((folder / name).read_bytes()).decode()}"
-
-
-def messages_of(row, image):
-    """Return the messages of a row up to its last answer, with what `image` makes of the names of its images."""
-    names = iter(row["images"])
-    found = []
-    for message in row["messages"][:-1]:
-        first, *others = message["content"].split("<image>")
-        parts = [{"type": "text", "text": first}] if first else []
-        for text in others:
-            parts += [{"type": "image", "image": image(next(names))}, *([{"type": "text", "text": text}] * bool(text))]
-        found.append({**message, "content": parts if others else message["content"]})
-    return found
 
 
 def expected_of(path, rows, row):
@@ -56,29 +38,15 @@ def expected_of(path, rows, row):
     return length, found.sequences[0, length:].tolist(), pytest.approx(likely, abs=1e-5)
 
 
-def engine_of(path, **options):
-    source = ModelSource("it", str(path), images=options.pop("images", Vision()))
-    return Local(dtype="float32").build(artifacts=[source], limits=Limits(**options))
+class Small(Images):
+    """What a stranger reads images with."""
+
+    def build(self, *, path):
+        return ProcessorImages(Vision(max_pixels=1600), path)
 
 
 def client_of(engine):
     return TestClient(application(engine, ApiOptions()), base_url="http://127.0.0.1")
-
-
-def answered(engine, *requests):
-    """Return tokens of replies that are asked for at the same time."""
-
-    async def reply(request):
-        pieces = [piece async for piece in engine.submit(request)]
-        return [token for piece in pieces for token in piece.tokens], pieces
-
-    async def every():
-        try:
-            return await asyncio.gather(*map(reply, requests))
-        finally:
-            await engine.close(1.0)
-
-    return asyncio.run(every())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -195,6 +163,16 @@ def test_clients_of_every_form_get_the_same_reply(model, rows):
     with client_of(engine_of(model("gemma3"), images=None)) as client:
         answer = client.post("/v1/chat/completions", json={**drawn, "messages": [openai]})
         assert answer.status_code == 400 and "no images are read" in answer.text
+
+
+def test_images_are_read_by_what_a_stranger_brings(model, rows):
+    asked = Request("it", messages=messages_of(ROWS[1], lambda name: data_url(rows.parent, name)))
+    counts = []
+    for images in (Small(), Vision()):
+        engine = engine_of(model("qwen3_vl"), images=images)
+        counts.append(asyncio.run(engine.count(asked)))
+        answered(engine)
+    assert counts[0] < counts[1]
 
 
 def test_a_run_reads_images_as_it_was_trained(model, rows, tmp_path):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from asked_images import reference
 from conftest import ROWS
 from safetensors.torch import load_file
 from torch.nn import functional
@@ -26,32 +27,12 @@ from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.packing import ALONE, PADDED
 from gym_torch.policy import Policy
 from gym_vision import Vision
-from gym_vision.image_reader import ProcessorImages
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 
 
 def prepared(rows, path, **options):
     return prepare(DatasetConfig(sources=[File(path=str(rows))], images=Vision(), **options), path)
-
-
-def reference(path, rows, row, prompt=False):
-    """Return the inputs that transformers makes of a row, or of a `prompt` to go on with, by the processor's own call."""
-    reader = ProcessorImages(Vision(), path)
-    processor = reader.processor
-    images = [reader.opened(reader.found(name, rows.parent)) for name in row["images"]]
-    names = iter(images)
-    messages = [{"role": each["role"], "content": _parts(each["content"], names)} for each in row["messages"]]
-    text = processor.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-    return processor(text=[text], images=images or None, return_tensors="pt", add_special_tokens=False)
-
-
-def _parts(content, images):
-    first, *others = content.split("<image>")
-    parts = [{"type": "text", "text": first}] if first else []
-    for text in others:
-        parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
-    return parts
 
 
 @EVERY

@@ -15,6 +15,7 @@ from gym_core.files import expanded
 from gym_core.loading import load
 from gym_core.sections import Findings, named_elsewhere
 from gym_core.yamlfile import parse_scalar, read_yaml
+from gym_data.kinds import Data
 from gym_manage.recorded import recorded
 from gym_predict.options import PredictOptions
 from gym_serve.options import engine_named, report
@@ -94,5 +95,9 @@ def _pair(word: str) -> tuple[str, Any]:
 def _made(recipe: Recipe, options: Mapping[str, Any], findings: Findings) -> Task:
     found = sections.config(PredictOptions, engine_named(options), (), findings)
     report(findings)
-    assert isinstance(found, PredictOptions) and found.output is not None
-    return Task(recipe, found, found.output)
+    assert isinstance(found, PredictOptions)
+    output = found.output
+    assert output is not None
+    if found.images is None and isinstance(recipe.data, Data):  # a prompt is laid out and shown by the same options
+        found = found.model_copy(update={"images": recipe.data.reads_images()})
+    return Task(recipe, found, output)

@@ -17,6 +17,7 @@ import numpy as np
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
 from gym_data.examples import Example, Illustrated
+from gym_data.images import Image
 from gym_data.kinds import Data
 from gym_data.new_tokens import folder_of
 from gym_data.row_reader import ShapeError
@@ -44,15 +45,21 @@ class Known:
     texts: list[str]  #: of the prompts, special tokens included
     answers: list[str]  #: without special tokens
     ends: frozenset[int]  #: the special tokens that end these answers
+    images: list[list[Image]]  #: of each prompt
 
     def write(self, path: Path) -> None:
         """Write one prompt a line, for what answers them."""
-        write_atomically(path, "".join(json.dumps({"tokens": tokens}) + "\n" for tokens in self.prompts))
+        rows = [
+            {"tokens": tokens, **({"images": [dict(image) for image in images]} if images else {})}
+            for tokens, images in zip(self.prompts, self.images, strict=True)
+        ]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
     @property
     def fingerprint(self) -> str:
         """Return a hash of prompts and answers."""
-        return hashlib.sha256(json.dumps([self.prompts, self.answers]).encode()).hexdigest()[:16]
+        shown = [[image["sha256"] for image in each] for each in self.images]
+        return hashlib.sha256(json.dumps([self.prompts, self.answers, shown]).encode()).hexdigest()[:16]
 
 
 def known(recipe: Recipe, everything: bool) -> Known:
@@ -81,14 +88,6 @@ def known(recipe: Recipe, everything: bool) -> Known:
         names = {_row(sample) for sample in samples}
         apart = answers.build(tokenizer=path, rows=shape, seed=recipe.train.seed)
         samples = [sample for sample in _of((apart.train, apart.validation)) if _row(sample) in names]
-    pictured = next((sample for sample in samples if isinstance(sample, Illustrated) and sample.images), None)
-    if pictured:
-        raise DataError(
-            "it has images, and answers about images are not written yet",
-            where=pictured.id,
-            key="data",
-            fix="name rows of text: `data.sources=FILE rows=all`",
-        )
     return _known([*map(ANSWERED[shape], samples)], data.tokenizer(path))
 
 
@@ -124,7 +123,8 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
         texts.append(tokenizer.decode(prompt))
         answers.append(tokenizer.decode(answer, skip_special=True))
         ends |= _end(answer, tokenizer)
-    return Known(prompts, texts, answers, frozenset(ends))
+    images = [list(sample.images) if isinstance(sample, Illustrated) else [] for sample in samples]
+    return Known(prompts, texts, answers, frozenset(ends), images)
 
 
 def _end(answer: Any, tokenizer: Any) -> set[int]:

@@ -99,7 +99,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """An image as a row of a file names it."""
+    """An image as a row of a file names it: its path, or an object with that."""
 
     named: Any
     folder: Path  #: in which relative paths begin
@@ -121,6 +121,7 @@ class Request:
     suffix: str | None = None
     """Text behind `prompt`: the reply is what stands between them; an empty one asks for nothing."""
     tokens: Sequence[int] | None = None
+    images: Sequence[OnDisk] = ()  #: that stand in `tokens`, in order
     tools: Sequence[Mapping[str, Any]] | None = None  #: as OpenAI's, shown to the model by its template
     tool_choice: str | Mapping[str, Any] | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)  #: plain values, such as `enable_thinking`

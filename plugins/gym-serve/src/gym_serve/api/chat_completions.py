@@ -30,6 +30,7 @@ from gym_serve.api.generation import PLAIN, Event, Job, events, replies, total
 from gym_serve.api.service import Service
 from gym_serve.api.sse import EventStream, Line, begun
 from gym_serve.contract import Alternative, Request, TokenLogprob, Usage
+from gym_serve.images import check
 from gym_serve.template_options import Effort, TemplateOptions, template_options
 
 
@@ -111,8 +112,6 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         shaped = forced or call_or_text(service, offered, format, shaped)
     form = forced or shaped
     thinks = None if form is None or going_on else behind_thought(service, format, form)
-    if not model.images and any(message.images for message in body.messages):
-        raise HTTPProblem(400, "no images are read for this model", key="messages")
     usual = service.options
     messages = [message.plain() for message in body.messages]
     if usual.system and messages[0]["role"] != "system":
@@ -129,6 +128,7 @@ async def job_of(service: Service, body: ChatCompletion, access: Access, id: str
         id=id,
         owner=asked.owner,
     )
+    check(request, model)
     begins = format.begins_thinking and not going_on
     begins &= form is None or thinks is not None  # else it has no place for the mark that would end a thought
     return Job(

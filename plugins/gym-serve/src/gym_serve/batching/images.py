@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gym_data.chat.loss_masks import Rendered
 from gym_data.images import Image, ImageReader, placed
-from gym_serve.contract import OnDisk
+from gym_serve.contract import OnDisk, Request
 from gym_serve.errors import BadRequest
-
-Message = Mapping[str, Any]
-
-
-def has_images(messages: Sequence[Message]) -> bool:
-    """Whether a message has an image."""
-    return bool(_named(messages))
+from gym_serve.images import Message, named_in
 
 
-def found(messages: Sequence[Message], reader: ImageReader | None, most: int) -> list[Image]:
-    """Return the images of messages in order.
+def found(request: Request, reader: ImageReader | None, most: int) -> list[Image]:
+    """Return the images of a request in order.
 
     Raises BadRequest where they are more than `most` or nothing reads them, and ValueError where one is no image.
     """
-    named = _named(messages)
+    named = named_in(request)
     if named and reader is None:
-        raise BadRequest(
-            "no images are read for this model: where it can, `images=vision` of the server does", key="messages"
-        )
+        raise BadRequest("no images are read for this model", key="messages")
     if len(named) > most:
         raise BadRequest(f"there are {len(named)} images, and at most {most} are read (`max_images`)", key="messages")
     if reader is None:
@@ -46,11 +38,6 @@ def shown(rendered: Rendered, reader: ImageReader, images: Sequence[Image]) -> R
     if count < len(images):
         raise ValueError(f"the chat template shows {count} of {len(images)} images")
     return text
-
-
-def _named(messages: Sequence[Message]) -> list[str | OnDisk]:
-    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
-    return [part["image"] for content in contents for part in content if part["type"] == "image"]
 
 
 def _in_parts(message: Message) -> dict[str, Any]:

@@ -68,14 +68,14 @@ def _laid_out(request: Request, tokenizer: Words, most_images: int) -> tuple[str
     if request.suffix and request.prompt is None:
         raise BadRequest("stands behind a prompt of text, and nothing else", key="suffix")
     if request.tokens is not None:
-        found = Prompt(list(request.tokens))
+        prompt = _given(request, tokenizer, most_images)
     elif request.prompt is not None:
         begins = tokenizer.document_start if request.add_special_tokens else ()
         told = middle_tokens(request, tokenizer) if request.suffix else tokenizer.encode(request.prompt)
-        found = Prompt([*begins, *told])
+        prompt = Prompt([*begins, *told])
     else:
-        found = _chat(request, tokenizer, most_images)
-    return given[0], found
+        prompt = _chat(request, tokenizer, most_images)
+    return given[0], prompt
 
 
 def goes_on(request: Request) -> bool:
@@ -83,6 +83,13 @@ def goes_on(request: Request) -> bool:
     if request.messages is None:
         return True
     return request.continue_final_message and bool(request.messages[-1].get("content"))
+
+
+def _given(request: Request, tokenizer: Words, most_images: int) -> Prompt:
+    try:
+        return Prompt(list(request.tokens or ()), found(request, tokenizer.images, most_images))
+    except ValueError as error:
+        raise BadRequest(str(error).splitlines()[0][:300], key="tokens") from error
 
 
 def _chat(request: Request, tokenizer: Words, most_images: int) -> Prompt:
@@ -102,7 +109,7 @@ def _chat(request: Request, tokenizer: Words, most_images: int) -> Prompt:
     try:
         if "default" not in tokenizer.templates:
             raise ValueError("the model has no chat template; ask it with a prompt")
-        images = found(messages, reader, most_images)
+        images = found(request, reader, most_images)
         messages = _begun_by_system(spec, request, messages)
         messages = messages if reader is None else in_parts(messages)
         if request.continue_final_message and (begun := _begun(spec, request, messages)) is not None:
@@ -137,7 +144,10 @@ def _shown(
 
 def _begun_by_system(spec: ChatTemplateSpec, request: Request, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages with one that the system says first, where the template takes no more: it may refuse or drop them."""
-    count = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", messages))
+    said_first = takewhile(
+        lambda each: each.get("role") == "system" and not isinstance(each.get("content"), list), messages
+    )
+    count = sum(1 for _ in said_first)
     if count < 2:
         return messages
     tried = [{"role": "system", "content": f"{MARK}{at}."} for at in range(count)]

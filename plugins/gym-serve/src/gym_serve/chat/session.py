@@ -6,13 +6,16 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
+from gym_core.files import expanded
 from gym_data.chat.answer_format import AnswerFormat
 from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_data.chat.channel_parser import parser_of
-from gym_serve.contract import Engine, Request, Sampling, Usage
+from gym_serve.contract import Engine, OnDisk, Request, Sampling, Usage
+from gym_serve.images import check
 from gym_serve.names import Asked, asked
 from gym_serve.template_options import TemplateSettings
 
@@ -61,6 +64,7 @@ class Session:
         self.told = told or TemplateSettings()
         self.system = system
         self.messages: list[Message] = []
+        self.images: list[OnDisk] = []  #: that stand before what is said next
         self.whom = Asked(engine.models()[0].name)
         self.spent = Spent()
 
@@ -89,14 +93,27 @@ class Session:
     def reset(self) -> None:
         """Forget what was said."""
         self.messages.clear()
+        self.images.clear()
 
     def undo(self) -> str | None:
-        """Take back the last thing that the user said, with what followed; return it."""
+        """Take back the last thing that the user said, with what followed; return it. Its images stand before what comes next."""
         while self.messages:
             message = self.messages.pop()
             if message["role"] == "user":
-                return str(message["content"])
+                *images, text = message["content"] if isinstance(message["content"], list) else [message["content"]]
+                self.images = [part["image"] for part in images]
+                return str(text["text"] if images else text)
         return None
+
+    async def show(self, path: str) -> None:
+        """Put an image before what is said next. Raises GymError where there is no such file, or the model reads none."""
+        model = await self.engine.described(self.whom.model, self.whom.tenant)
+        image = OnDisk(str(expanded(path)), Path.cwd())
+        part = [{"type": "image", "image": image}]
+        check(Request(self.whom.model, messages=[{"role": "user", "content": part}]), model)
+        if not Path(image.named).is_file():
+            raise GymError(f"there is no image {path}")
+        self.images.append(image)
 
     @property
     def calls(self) -> list[Message]:
@@ -111,13 +128,15 @@ class Session:
         What was answered until then is kept where the reader leaves. Where it is refused, nothing was said.
         """
         waiting = self.calls
+        shown: list[OnDisk] = []
         before = len(self.messages)
         if waiting:
             self.messages.append({"role": "tool", "content": text, "tool_call_id": waiting[0]["id"]})
             if len(waiting) > 1:
                 return
         else:
-            self.messages.append({"role": "user", "content": text})
+            self.messages.append({"role": "user", "content": _content(self.images, text)})
+            shown, self.images = self.images, []
         self.spent, whole = Spent(), Delta()
         try:
             async with aclosing(self._answer()) as answer:
@@ -126,6 +145,7 @@ class Session:
                     yield delta
         except GymError:
             del self.messages[before:]
+            self.images = [*shown, *self.images]
             raise
         finally:
             if len(self.messages) > before:  # an empty answer too: templates refuse two messages of the user in a row
@@ -145,6 +165,7 @@ class Session:
             template_options=options,
             sampling=self.sampling,
         )
+        check(request, model)
         parser = parser_of(model.answers or AnswerFormat(), self.tools)
         async with aclosing(self.engine.submit(request)) as pieces:
             async for piece in pieces:
@@ -153,6 +174,11 @@ class Session:
                 self.spent.cut = piece.finish_reason == "length"
                 if delta := parser.feed(piece.text, end=piece.finish_reason is not None):
                     yield delta
+
+
+def _content(images: Sequence[OnDisk], text: str) -> str | list[Message]:
+    """Return what is said behind some images."""
+    return [*({"type": "image", "image": each} for each in images), {"type": "text", "text": text}] if images else text
 
 
 def _message(answer: Delta) -> Message:

@@ -21,6 +21,7 @@ ENDLESS = 1 << 40
 HELP = """\
 /switch NAME   go on with another model, adapter or variant; without NAME, list them
 /system TEXT   set what the model is told first; without TEXT, show it
+/image PATH    put an image before what is said next
 /tools         show the tools that are offered
 /retry         have the last answer made again
 /reset         forget what was said
@@ -40,6 +41,7 @@ class Terminal:
         self._words: dict[str, Callable[[str], Awaitable[None]]] = {
             "/switch": self._switch,
             "/system": self._system,
+            "/image": self._image,
             "/tools": self._tools,
             "/retry": self._retry,
             "/reset": self._reset,
@@ -151,6 +153,16 @@ class Terminal:
     async def _system(self, text: str) -> None:
         self.session.system = text or self.session.system
         self.tell(f"system: {self.session.system or '(nothing)'}")
+
+    async def _image(self, path: str) -> None:
+        try:
+            if path:
+                await self.session.show(path)
+        except GymError as error:
+            self.tell(str(error))
+            return
+        named = [str(image.named) for image in self.session.images]
+        self.tell(f"before what is said next: {', '.join(named)}" if named else "no image: /image PATH names one")
 
     async def _tools(self, _: str) -> None:
         shown = [tool["function"] for tool in self.session.tools]

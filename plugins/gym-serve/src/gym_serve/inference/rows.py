@@ -16,8 +16,10 @@ from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
 from gym_data.formats import Alpaca
 from gym_data.formats.alpaca import AlpacaReader
-from gym_data.formats.images import IMAGES
+from gym_data.formats.images import IMAGES, content_of, images_of, placed_images
 from gym_data.formats.parsing import no_media
+from gym_serve.contract import OnDisk
+from gym_serve.images import with_parts
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 
 SETTINGS = "inference.json"
@@ -46,7 +48,7 @@ def rows(path: Path, start: int = 0) -> Iterator[Row]:
                 continue
             number += 1
             if number >= start:
-                yield _row(number, line)
+                yield _row(number, line, path.parent)
 
 
 def count(path: Path) -> int:
@@ -68,16 +70,16 @@ def digest(line: bytes) -> str:
     return hashlib.sha256(line.strip()).hexdigest()[:16]
 
 
-def _row(number: int, line: bytes) -> Row:
+def _row(number: int, line: bytes, folder: Path) -> Row:
     found: Any = None
     try:
         found = json.loads(line)
         line.decode()
         batch = batch_request(found) if isinstance(found, dict) else None
-        request = asked(found) if batch is None else {}
+        request = asked(found, folder) if batch is None else {}
         said = options_of(found) if batch is None else {}
         try:
-            json.dumps([request, said, found if batch else None], ensure_ascii=False).encode()
+            json.dumps([request, said, found if batch else None], ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError as error:
             raise ValueError("holds half a character (a lone surrogate), which is no text") from error
         return Row(number, digest(line), request, "", said, batch)
@@ -86,9 +88,9 @@ def _row(number: int, line: bytes) -> Row:
         return Row(number, digest(line), {}, why, custom_id=custom_id(found))
 
 
-def asked(row: Any) -> dict[str, Any]:
+def asked(row: Any, folder: Path) -> dict[str, Any]:
     """Return what a row asks: `messages` up to the last of the user, `prompt`, `tokens`, or `instruction` with its `input`,
-    as training reads it.
+    as training reads it. Images of a row are paths that begin in `folder`.
 
     Raises ValueError where it asks nothing.
     """
@@ -97,18 +99,22 @@ def asked(row: Any) -> dict[str, Any]:
     if isinstance(tokens := row.get("tokens"), list):
         if not tokens or not all(isinstance(token, int) and token >= 0 for token in tokens):
             raise ValueError("`tokens` is no list of token ids")
-        return {"tokens": tokens}
+        return {"tokens": tokens, "images": [OnDisk(image, folder) for image in images_of(row, IMAGES[0])]}
     messages, tools = row.get("messages"), row.get("tools")
-    no_media(row, IMAGES)
+    no_media(row)
     if messages is None and isinstance(row.get("instruction"), str):
         read, _ = INSTRUCTION.asked(row)
-        return {"messages": list(read.messages), "tools": list(read.tools) or None}
+        return {"messages": with_parts(read.messages, read.images, folder), "tools": list(read.tools) or None}
     if messages is None:
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
             raise ValueError("has neither `messages` nor `prompt`, `tokens` or `instruction`")
+        if images_of(row, IMAGES[0]):
+            raise ValueError("it has images, which are read beside `messages`")
         return {"prompt": row["prompt"]}
     if not isinstance(messages, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("role"), str) and isinstance(each.get("content", ""), str | None)
+        isinstance(each, dict)
+        and isinstance(each.get("role"), str)
+        and isinstance(each.get("content", ""), str | list | None)
         for each in messages
     ):
         raise ValueError("`messages` is no list of messages with `role` and `content`")
@@ -118,7 +124,10 @@ def asked(row: Any) -> dict[str, Any]:
         raise ValueError("`messages` asks nothing")
     if isinstance(tools, str):
         tools = json.loads(tools)
-    return {"messages": [{"content": "", **each} for each in messages], "tools": tools or None}
+    contents = [content_of(each.get("content") or "", f"message {number}") for number, each in enumerate(messages, 1)]
+    texts = [{**each, "content": text} for each, (text, _) in zip(messages, contents, strict=True)]
+    placed, images = placed_images(texts, [mark for _, own in contents for mark in own], images_of(row, IMAGES[0]))
+    return {"messages": with_parts(placed, images, folder), "tools": tools or None}
 
 
 class Answers:

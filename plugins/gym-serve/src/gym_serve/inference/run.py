@@ -20,6 +20,7 @@ from gym_serve.answer_options import DrawingOptions
 from gym_serve.api.service import Service
 from gym_serve.contract import Engine, Request, Sampling, ServedModel, Usage
 from gym_serve.errors import Full, Gone
+from gym_serve.images import check
 from gym_serve.inference.batch_rows import answered, drawn_by, refused, service_of
 from gym_serve.inference.rows import Answers, Row, rows
 from gym_serve.names import Asked, asked
@@ -42,14 +43,14 @@ class Asking:
         return service_of(self.engine, self.whom, self.sampling, self.told, self.system)
 
     def request(self, row: Row, model: ServedModel, service: Service) -> Request:
-        """Return what a row asks of a model."""
+        """Return what a row asks of a model. Raises BadRequest for what that does not read."""
         given = dict(row.request)
         messages = given.get("messages")
         if messages and self.system and messages[0]["role"] != "system":
             given["messages"] = [{"role": "system", "content": self.system}, *messages]
         options = self.told.read_by(model) if messages else {}
         name, tenant = self.whom.model, self.whom.tenant
-        return Request(
+        request = Request(
             name,
             tenant,
             **given,
@@ -58,6 +59,8 @@ class Asking:
             index=row.number,
             owner="inference",
         )
+        check(request, model)
+        return request
 
     def parser(self, request: Request, model: ServedModel) -> AnswerParser | ChannelParser:
         """Return what reads the answer."""
