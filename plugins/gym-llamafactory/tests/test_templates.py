@@ -78,6 +78,23 @@ def test_ids_and_masks_are_those_that_were_recorded(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize(
+    ("template", "images"),
+    [
+        ("dots_ocr", "<|img|>{{image}}<|endofimg|>"),  # which says so itself, beside what it has of Qwen2-VL
+        ("qwen2_vl", "<|vision_start|>{{image}}<|vision_end|>"),
+        ("glm4v", "<|begin_of_image|>{{image}}<|end_of_image|>"),
+        ("glm4_5v", "<|begin_of_image|>{{image}}<|end_of_image|>"),
+        ("glm_ocr", "<|begin_of_image|>{{image}}<|end_of_image|>"),
+        ("gemma4", "{{image}}"),  # its processor writes what stands around
+        ("gemma4n", "{{image}}"),
+        ("vicuna", ""),
+    ],
+)
+def test_what_stands_around_an_image_is_what_llamafactory_writes(template: str, images: str) -> None:
+    assert format_named(template).images == images
+
+
+@pytest.mark.parametrize(
     ("prompt", "answer", "kept"),
     [
         (10, 90, (10, 54)),
