@@ -165,6 +165,16 @@ def test_a_list_is_no_file_of_rows(tmp_path, strange, capsys):
     assert run([*words, str(tmp_path / "out.jsonl")]) == 4 and "one row a line" in capsys.readouterr().err
 
 
+def test_contents_in_parts_are_read_as_in_training(tmp_path):
+    text = {"type": "text", "text": "a"}
+    asked = [[{"role": "user", "content": parts}] for parts in ([text, text], [{"type": "audio"}])]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in asked))
+    engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
+    told, *refused = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
+    assert engine.seen[0].messages[1]["content"] == told["response"] == "aa"
+    assert [row["error"][:20] for row in refused] == ["message 1 holds more"]
+
+
 def test_what_was_said_before_an_instruction_is_told(tmp_path):
     row = {"instruction": "a", "history": [["b", "c"]], "tools": json.dumps([{"name": "f"}]), "output": "d"}
     (tmp_path / "in.jsonl").write_text(json.dumps(row))

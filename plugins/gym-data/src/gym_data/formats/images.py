@@ -9,6 +9,7 @@ from gym_data.formats.parsing import text_of
 from gym_data.rows import MARK, Message
 
 IMAGES = ("images", "image")  #: usual columns of images
+PARTS = ("image", "image_url")  #: types of a part of a content that is an image
 KEYS = ("image", "path", "url", "image_url")  #: of a part of a content, in which an image may stand
 
 
@@ -57,7 +58,7 @@ def content_of(value: Any, what: str) -> tuple[str, list[Any]]:
     texts, own = list[str](), list[Any]()
     for part in value:
         kind = part.get("type", "text") if isinstance(part, Mapping) else None
-        if kind in ("image", "image_url"):
+        if kind in PARTS:
             image = next((part[key] for key in KEYS if part.get(key)), None)
             texts.append(MARK)
             own.append(image["url"] if isinstance(image, Mapping) and "url" in image else image)
