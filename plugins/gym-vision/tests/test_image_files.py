@@ -27,7 +27,7 @@ def test_paths_bytes_and_data_urls_name_the_same_image(tmp_path):
     (tmp_path / "a b ü.png").write_bytes(encoded())
     url = "data:image/png;base64," + base64.b64encode(encoded()).decode()
     names = ["a b ü.png", str(tmp_path / "a b ü.png"), f"file://{tmp_path / 'a b ü.png'}", {"path": "a b ü.png"}]
-    names += [{"bytes": encoded(), "path": None}, url]
+    names += [{"bytes": encoded(), "path": None}, encoded(), url]
     assert {hashed(located(name, tmp_path)) for name in names} == {hashlib.sha256(encoded()).hexdigest()}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from conftest import ROWS
@@ -62,6 +64,20 @@ def test_images_in_any_of_the_usual_ways_are_the_same(row, model, rows):
     (found,) = read(model, rows, [row]).train
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     assert found.images == expected.images
+
+
+@pytest.mark.parametrize("column", ["image", "images"])
+@pytest.mark.parametrize("kept", [lambda content: {"bytes": content, "path": None}, lambda content: content])
+@pytest.mark.parametrize("listed", [True, False])
+def test_images_in_tables_are_those_of_files(column, kept, listed, model, rows, tmp_path):
+    asked = {"messages": [{"role": "user", "content": "Which?"}, ANSWERED]}
+    image = kept((rows.parent / IMAGES[0]).read_bytes())
+    pq.write_table(pa.Table.from_pylist([asked | {column: [image] if listed else image}]), tmp_path / "rows.parquet")
+    config = DatasetConfig(sources=[File(path=str(tmp_path / "rows.parquet"))], images=Vision())
+    (found,) = prepare(config, model("llava"), "conversation").train
+    (expected,) = read(model, rows, [asked | {"images": IMAGES[:1]}]).train
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    assert [each["sha256"] for each in found.images] == [each["sha256"] for each in expected.images]
 
 
 def test_images_without_a_place_stand_before_the_first_message(model, rows):

@@ -30,9 +30,9 @@ def located(image: Any, folder: Path) -> Path:
     Raises ValueError where there is no such file.
     """
     if isinstance(image, Mapping):
-        if isinstance(image.get("bytes"), bytes):
-            return _kept(image["bytes"])
-        image = image.get("path")
+        image = image["bytes"] if isinstance(image.get("bytes"), bytes) else image.get("path")
+    if isinstance(image, bytes):
+        return _kept(image)
     if not isinstance(image, str) or not image or "\0" in image:
         raise ValueError("an image has neither a path nor bytes")
     if image.startswith("data:image/"):

@@ -14,11 +14,11 @@ KEYS = ("image", "path", "url", "image_url")  #: of a part of a content, in whic
 
 
 def images_of(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """Return the images in a column, or in the column `image`: paths, or mappings with `bytes` or `path`."""
+    """Return the images in a column, or in the column `image`: paths, bytes, or mappings with `bytes` or `path`."""
     value = row.get(name) or row.get(IMAGES[1])
     listed = value if isinstance(value, list) else [value] if value else []
-    if not all(isinstance(each, str | Mapping) for each in listed):
-        raise ValueError(f"column `{name}` holds no images: paths, or objects with `bytes` or `path`")
+    if not all(isinstance(each, str | bytes | Mapping) for each in listed):
+        raise ValueError(f"column `{name}` holds no images: paths, bytes, or objects with `bytes` or `path`")
     return tuple(listed)
 
 
