@@ -165,6 +165,16 @@ def test_small_gradients_do_not_vanish(model_path: Path, tmp_path: Path) -> None
     assert norms[1.0] < 0.9 * norms[0.0]
 
 
+def test_a_run_says_at_its_end_how_many_steps_updated_nothing(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A short one may end before the scale is small enough, with the weights that it began with."""
+    train(make_run(model_path, tmp_path / "none", **{**scaled(init_scale=2.0**100), "max_steps": 2}))
+    assert "2 of them updated nothing" in capsys.readouterr().err
+    train(make_run(model_path, tmp_path / "all", **{**FP16, "max_steps": 2}))
+    assert "updated nothing" not in capsys.readouterr().err
+
+
 def test_a_step_that_overflows_changes_neither_weights_nor_optimizer(model_path: Path, tmp_path: Path) -> None:
     """Also the first one, and one in the middle of a run; the scale is halved, and the learning rate waits."""
     train(make_run(model_path, tmp_path, **scaled(init_scale=2 * OVERFLOWS, growth_interval=1)))

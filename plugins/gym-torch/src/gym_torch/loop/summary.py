@@ -64,6 +64,8 @@ def tell_end(job: Job, artifact: Artifact) -> None:
     say(f"{progress.step:,} steps, {progress.tokens:,} tokens in {progress.seconds:.1f} s ({speed})")
     if progress.stop:
         say(f"ended early: {progress.stop}")
+    if progress.overflowed:
+        say(f"{progress.overflowed:,} of them updated nothing: in fp16 their gradients did not bear `train.loss_scale`")
     figures = {name: f"{value:.4f}" for name, value in progress.figures_of(artifact).items()}
     if shown in figures:
         held_out = f", held out {figures[f'eval_{shown}']}" if f"eval_{shown}" in figures else ""
