@@ -13,7 +13,8 @@ from conftest import ROWS
 from gym_core import GymError, execute, load_recipe
 from gym_core.cli import run
 from gym_serve.chat.session import Session
-from gym_serve.contract import OnDisk, Request, Sampling
+from gym_serve.contract import Request, Sampling
+from gym_serve.images import OnDisk
 from gym_serve.inference.rows import asked
 from gym_vision import Vision
 

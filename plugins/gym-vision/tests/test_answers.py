@@ -6,8 +6,8 @@ import pytest
 import torch
 from asked_images import reference
 from conftest import ROWS
-from gym_testkit.vision_models import FAMILIES
 
+from gym_testkit.vision_models import FAMILIES
 from gym_torch.generation.row import Row
 from gym_torch.generation.sampling import GREEDY, SamplingOptions
 from gym_torch.generation.separate_rows import SeparateRows
@@ -41,7 +41,7 @@ def answered(model, rows):
         decoder.step()
     while decoder.rows:
         decoder.step()
-    assert not decoder._texts
+    assert not decoder.texts
     return rows
 
 

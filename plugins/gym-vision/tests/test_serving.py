@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from asked_images import GREEDY, NEW, answered, data_url, engine_of, messages_of, reference
 from conftest import ROWS
-from gym_testkit.vision_models import FAMILIES
 from starlette.testclient import TestClient
 from transformers import AutoModelForImageTextToText
 
@@ -17,8 +16,10 @@ from gym_core import execute, load_recipe
 from gym_data.kinds import Images
 from gym_serve.api.app import application
 from gym_serve.api.options import ApiOptions
-from gym_serve.contract import OnDisk, Request
+from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
+from gym_serve.images import OnDisk
+from gym_testkit.vision_models import FAMILIES
 from gym_vision import Vision
 from gym_vision.image_reader import ProcessorImages
 

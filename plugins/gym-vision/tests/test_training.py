@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
-from gym_core import DataError, GymError, execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_core.loading import load_component
 from gym_data import DatasetConfig, File
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
-from gym_predict.rows import known
 from gym_quant.post_training.calibration import draw
 from gym_sft import SFT
 from gym_sft.objective import NextToken
@@ -27,6 +26,7 @@ from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.packing import ALONE, PADDED
 from gym_torch.policy import Policy
 from gym_vision import Vision
+from gym_vision.image_reader import ProcessorImages
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 

@@ -16,6 +16,7 @@ from gym_serve.names import Asked
 if TYPE_CHECKING:
     from gym_data.chat.answer_format import AnswerFormat
     from gym_data.kinds import Images
+    from gym_serve.images import OnDisk
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -85,9 +86,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()  #: beside those of the model
     include_stop_str_in_output: bool = False  #: whether what ended the reply is shown, special tokens aside
     min_tokens: int = 0  #: so many tokens at least, before anything ends the reply but its grammar
-    bad_words: tuple[
-        str, ...
-    ] = ()  #: the token that would complete one of them, as the tokenizer writes it, is not drawn
+    bad_words: tuple[str, ...] = ()  #: what would complete one of them, as the tokenizer writes it, is not drawn
     logprobs: int | None = None  #: alternatives beside the chosen token; None: no log-probabilities at all
     logit_bias: Mapping[int, float] = field(default_factory=dict)  #: added to the logits of these tokens
     presence_penalty: float = 0.0  #: subtracted from the logits of tokens that the reply has
@@ -95,14 +94,6 @@ class Sampling:
     repetition_penalty: float = 1.0  #: divides positive and multiplies negative logits of tokens of prompt and reply
     grammar: Grammar | None = None
     ignore_eos: bool = False  #: goes on behind the tokens that end a turn
-
-
-@dataclass(frozen=True)
-class OnDisk:
-    """An image as a row of a file names it: its path, or an object with that."""
-
-    named: Any
-    folder: Path  #: in which relative paths begin
 
 
 @dataclass(frozen=True)

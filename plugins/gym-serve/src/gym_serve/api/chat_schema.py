@@ -40,7 +40,7 @@ class ImageURL(Body):
 
     @field_validator("url")
     @classmethod
-    def _data(cls, url: str) -> str:
+    def _is_data(cls, url: str) -> str:
         return data_url(url)
 
 

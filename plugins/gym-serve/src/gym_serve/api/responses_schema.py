@@ -52,7 +52,7 @@ class InputImage(Body):
 
     @field_validator("image_url")
     @classmethod
-    def _data(cls, url: str) -> str:
+    def _is_data(cls, url: str) -> str:
         return data_url(url)
 
 

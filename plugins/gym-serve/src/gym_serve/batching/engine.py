@@ -237,13 +237,7 @@ class BatchEngine:
         given = self._prompt(request, answering)
         prompt = given.tokens
         bounds.check_prompt(self._limits, answering.context, len(prompt), request)
-        if given.images and (request.echo or request.tenant is not None):
-            what = (
-                "prompts with images are not echoed"
-                if request.echo
-                else "adapters and variants are asked without images"
-            )
-            raise BadRequest(what, key="echo" if request.echo else "messages")
+        given.check(request)
         echo = answering.tokenizer.decode(prompt) if request.echo else ""
         stops = bounds.ends(request, answering.stops, answering.tokenizer)
         reply = Reply(answering.tokenizer, sampling, stops, echo, prompt if goes_on(request) else ())

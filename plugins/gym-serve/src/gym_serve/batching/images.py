@@ -7,9 +7,9 @@ from typing import Any
 
 from gym_data.chat.loss_masks import Rendered
 from gym_data.images import Image, ImageReader, placed
-from gym_serve.contract import OnDisk, Request
+from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
-from gym_serve.images import Message, named_in
+from gym_serve.images import Message, OnDisk, named_in
 
 
 def found(request: Request, reader: ImageReader | None, most: int) -> list[Image]:

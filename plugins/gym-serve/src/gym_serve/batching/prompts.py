@@ -40,6 +40,13 @@ class Prompt:
             return None
         return partial(reader.inputs, self.images, np.array(self.tokens, dtype=np.int32))
 
+    def check(self, request: Request) -> None:
+        """Raise BadRequest for what is not done where there are images."""
+        if self.images and request.echo:
+            raise BadRequest("prompts with images are not echoed", key="echo")
+        if self.images and request.tenant is not None:
+            raise BadRequest("adapters and variants are asked without images", key="messages")
+
 
 def prompt_of(request: Request, tokenizer: Words, vocabulary: int, most_images: int = 0) -> Prompt:
     """Return the prompt of a request, of at least one token. Raises BadRequest where it has none or cannot be laid out."""

@@ -14,8 +14,8 @@ from gym_core.files import expanded
 from gym_data.chat.answer_format import AnswerFormat
 from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_data.chat.channel_parser import parser_of
-from gym_serve.contract import Engine, OnDisk, Request, Sampling, Usage
-from gym_serve.images import check
+from gym_serve.contract import Engine, Request, Sampling, Usage
+from gym_serve.images import OnDisk, check
 from gym_serve.names import Asked, asked
 from gym_serve.template_options import TemplateSettings
 

@@ -47,39 +47,39 @@ class SeparateRows:
         """Begin without rows."""
         self.model = model.eval()
         self.rows: list[Row] = []
-        self._texts: dict[Row, _Text] = {}
+        self.texts: dict[Row, _Text] = {}
 
     def admit(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Run the prompts of new rows, and choose a token for each; where that fails, none of them is added."""
         texts = {row: _Text(self.model, row) for row in rows}
         logits = self._run(list(texts.values()))
-        self._texts |= texts
+        self.texts |= texts
         self.rows += rows
         return self._chosen(rows, logits)
 
     def begin(self, rows: Sequence[Row]) -> NoReturn:
-        """Raise NotImplementedError: prompts are computed as a whole, see `Lane.in_parts`."""
-        raise NotImplementedError
+        """Raise TypeError: prompts are computed as a whole, see `Lane.in_parts`."""
+        raise TypeError("prompts with images are computed as a whole")
 
     def advance(self, begun: object, count: int) -> NoReturn:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
+        """Raise what `begin` does."""
+        self.begin(())
 
     def finish(self, begun: object) -> NoReturn:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
+        """Raise what `begin` does."""
+        self.begin(())
 
     def step(self) -> Sequence[Row]:
         """Choose a token for every row."""
         rows = list(self.rows)
         for row in rows:
-            self._texts[row].grow(row.completion.tokens[-1])
-        return self._chosen(rows, self._run([self._texts[row] for row in rows]))
+            self.texts[row].grow(row.completion.tokens[-1])
+        return self._chosen(rows, self._run([self.texts[row] for row in rows]))
 
     def drop(self, rows: Collection[Row]) -> None:
         """Remove rows, and free their memory."""
-        self._texts = {row: text for row, text in self._texts.items() if row not in rows}
-        self.rows = list(self._texts)
+        self.texts = {row: text for row, text in self.texts.items() if row not in rows}
+        self.rows = list(self.texts)
 
     @torch.no_grad()
     def _run(self, texts: Sequence[_Text]) -> Tensor:
