@@ -370,7 +370,7 @@ def test_what_fine_tuning_says_of_tokens_is_what_trl_says(path: Path, bf16: bool
         text[1::2] = guessed[:-1:2][: len(text[1::2])]
     trained = [np.arange(len(text)) % 3 > 0 for text in texts]
     batch = objective.collate([Piece(*each) for each in zip("abc", texts, trained, strict=True)])
-    loss, found = objective.loss(objective.policy(models[0], bf16), batch)
+    loss, found = objective.loss(objective.policy(models[0], "bf16" if bf16 else "fp32"), batch)
     loss.backward()
 
     add_fused_lm_head(models[1], outputs=("log_probs", "entropy", "is_top1"))

@@ -433,7 +433,7 @@ def test_a_codec_is_tried_before_the_model_is_loaded(wrong, why):
     ("said", "why"),
     [
         ({"path": "tiny"}, "as `path` of its LoadedModel, returned a str, which is no Path"),
-        ({"precision": "fp16"}, "returned a LoadedModel with the precision 'fp16'"),
+        ({"precision": "fp64"}, "returned a LoadedModel with the precision 'fp64'"),
         ({"model": None}, "as `model` of its LoadedModel, returned a NoneType"),
     ],
 )

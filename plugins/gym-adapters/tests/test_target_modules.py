@@ -182,6 +182,10 @@ class Beside(nn.Module):
         if not getattr(self.marked.weight, "done", False):
             self.marked.weight.done = True
 
+    def get_encoder(self, modality: str) -> nn.Module:
+        """Return itself, as models without other senses do."""
+        return self
+
     def forward(self, given: Tensor) -> Tensor:
         """Return what only its source says: `self.told.weight` is named here, and is not computed with."""
         same = isinstance(  # its argument stands in a line of its own

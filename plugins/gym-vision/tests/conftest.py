@@ -11,30 +11,9 @@ import pytest
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))  # under `--import-mode=importlib` tests cannot import their neighbours
-from gym_testkit.vision_models import small_model
+from image_rows import ROWS
 
-ROWS = [
-    {
-        "messages": [
-            {"role": "user", "content": "<image>What is it?"},
-            {"role": "assistant", "content": "A red field."},
-            {"role": "user", "content": "And this: <image>?"},
-            {"role": "assistant", "content": "A blue one."},
-        ],
-        "images": ["red.png", "blue.jpg"],
-    },
-    {
-        "messages": [
-            {"role": "user", "content": "Compare <image> and <image>."},
-            {"role": "assistant", "content": "Alike."},
-        ],
-        "images": ["blue.jpg", "noise.png"],
-    },
-    {
-        "messages": [{"role": "user", "content": "No image here."}, {"role": "assistant", "content": "None."}],
-        "images": [],
-    },
-]
+from gym_testkit.vision_models import small_model
 
 
 @pytest.fixture(autouse=True)

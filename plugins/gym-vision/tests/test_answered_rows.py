@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 from asked_images import GREEDY, answered, engine_of, messages_of
-from conftest import ROWS
+from image_rows import ROWS
 
 from gym_core import GymError, execute, load_recipe
 from gym_core.cli import run
 from gym_serve.chat.session import Session
 from gym_serve.contract import Request, Sampling
-from gym_serve.images import OnDisk
 from gym_serve.inference.rows import asked
+from gym_serve.on_disk import OnDisk
 from gym_vision import Vision
 
 DRAWN = Sampling(max_tokens=6, temperature=1.0, seed=3)

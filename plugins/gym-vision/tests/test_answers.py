@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from asked_images import reference
-from conftest import ROWS
+from image_rows import ROWS
 
 from gym_testkit.vision_models import FAMILIES
 from gym_torch.generation.row import Row

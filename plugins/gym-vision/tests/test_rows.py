@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import ROWS
+from image_rows import ROWS
 
 from gym_core import DataError, load_recipe
 from gym_data import DatasetConfig, File

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from asked_images import GREEDY, NEW, answered, data_url, engine_of, messages_of, reference
-from conftest import ROWS
+from image_rows import ROWS
 from starlette.testclient import TestClient
 from transformers import AutoModelForImageTextToText
 
@@ -18,7 +18,7 @@ from gym_serve.api.app import application
 from gym_serve.api.options import ApiOptions
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
-from gym_serve.images import OnDisk
+from gym_serve.on_disk import OnDisk
 from gym_testkit.vision_models import FAMILIES
 from gym_vision import Vision
 from gym_vision.image_reader import ProcessorImages

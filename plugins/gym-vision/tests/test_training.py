@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from asked_images import reference
-from conftest import ROWS
+from image_rows import ROWS
 from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gym_serve.errors import BadRequest
 from gym_serve.names import Asked
+from gym_serve.on_disk import OnDisk
 
 if TYPE_CHECKING:
     from gym_data.chat.answer_format import AnswerFormat
     from gym_data.kinds import Images
-    from gym_serve.images import OnDisk
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gym_data.rows import MARK
 from gym_serve.contract import Request, ServedModel
 from gym_serve.errors import BadRequest
+from gym_serve.on_disk import OnDisk
 
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class OnDisk:
-    """An image as a row of a file names it: its path, or an object with that."""
-
-    named: Any
-    folder: Path  #: in which relative paths begin
 
 
 def named_in(request: Request) -> list[str | OnDisk]:

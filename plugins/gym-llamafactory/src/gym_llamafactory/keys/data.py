@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gym_data.sources.dataset_info import read_registry
+from gym_core.component import load_object
 from gym_llamafactory.keys.convert import names, note, numbers, unread
 from gym_llamafactory.stated.numbers import COUNTED, JOINED
 from gym_llamafactory.table import Key, Keys
@@ -96,7 +96,7 @@ def images(
     image_min_pixels: Any = None,
 ) -> dict[str, Any] | None:
     """Return how images are read, where the registry says of a dataset which column has them; None where it does of none."""
-    registry = read_registry(Path(str(dataset_dir)))
+    registry = load_object("gym_data.sources.dataset_info:read_registry")(Path(str(dataset_dir)))
     named = [
         registry.get(name) for name in (*names(dataset or []), *names(eval_dataset or [])) if isinstance(name, str)
     ]

@@ -9,7 +9,8 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.images import Image, ImageReader, placed
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
-from gym_serve.images import Message, OnDisk, named_in
+from gym_serve.images import Message, named_in
+from gym_serve.on_disk import OnDisk
 
 
 def found(request: Request, reader: ImageReader | None, most: int) -> list[Image]:

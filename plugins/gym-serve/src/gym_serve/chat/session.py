@@ -15,8 +15,9 @@ from gym_data.chat.answer_format import AnswerFormat
 from gym_data.chat.answer_parser import Delta, ToolCall
 from gym_data.chat.channel_parser import parser_of
 from gym_serve.contract import Engine, Request, Sampling, Usage
-from gym_serve.images import OnDisk, check
+from gym_serve.images import check
 from gym_serve.names import Asked, asked
+from gym_serve.on_disk import OnDisk
 from gym_serve.template_options import TemplateSettings
 
 Message = dict[str, Any]

@@ -18,8 +18,9 @@ from gym_data.formats import Alpaca
 from gym_data.formats.alpaca import AlpacaReader
 from gym_data.formats.images import IMAGES, content_of, images_of, placed_images
 from gym_data.formats.parsing import no_media
-from gym_serve.images import OnDisk, with_parts
+from gym_serve.images import with_parts
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
+from gym_serve.on_disk import OnDisk
 
 SETTINGS = "inference.json"
 INSTRUCTION = AlpacaReader(Alpaca(system="system", history="history", tools="tools"))
