@@ -153,6 +153,10 @@ class TorchStrategy(Held, Strategy):
         """Return how many processes, one after another, share the tokens of each row. Default: each has rows of its own."""
         return 1
 
+    def starts(self) -> int:
+        """Return how many processes a run without torchrun starts on this machine. Default: one."""
+        return 1
+
 
 def no_quantized_model(what: str) -> GymError:
     """Return the error of weights that are quantized where a whole model would be saved; `what` says which."""

@@ -18,7 +18,7 @@ from gym_deltasoup.sources.tensor_slices import Stored, sound
 from gym_deltasoup.vector_merge import LARGEST
 from gym_optim.promises import promised
 from gym_torch.checkpoints.load_delta import DeltaCodec
-from gym_torch.quantization.loading import maker_of
+from gym_torch.recorded_components import maker_of
 
 
 class Refused(GymError):

@@ -9,7 +9,7 @@ from gym_deltasoup.sources.tensor_slices import Stored
 from gym_optim.promises import promised
 from gym_torch.checkpoints.load_delta import DeltaCodec
 from gym_torch.checkpoints.weight_shards import pieces
-from gym_torch.quantization.loading import maker_of
+from gym_torch.recorded_components import maker_of
 
 
 def spool(artifact: Artifact, base: Path, into: Path) -> dict[str, Stored]:

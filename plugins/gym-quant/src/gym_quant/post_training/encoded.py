@@ -20,9 +20,9 @@ from gym_torch.checkpoints import weight_shards
 from gym_torch.model import mapped_weights
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.model_files import weight_files
-from gym_torch.quantization.loading import told_of
 from gym_torch.quantization.stored_formats import GYM
 from gym_torch.quantization.weights import QuantizedMatrix, plain_state, quantized_layers
+from gym_torch.recorded_components import told_of
 
 
 class EncodedQuantizer(PostTrainingQuantizer):
@@ -64,7 +64,7 @@ class EncodedQuantizer(PostTrainingQuantizer):
             weight_shards.put(name, each, left, building)
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         made = sorted({name.rpartition(".")[2] for name in tensors})
-        config["quantization_config"] = {"format": GYM, "tensors": made, **told_of(self.config.encoder)}
+        config["quantization_config"] = {"format": GYM, "tensors": made, **told_of(self.config.encoder, "quantizer")}
         (building / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         stored = {name: sum(tensor.nbytes for tensor in parts(layer).values()) for name, layer in layers.items()}
         return {

@@ -26,7 +26,6 @@ from gym_torch.checkpoints.base_fingerprint import based_on
 from gym_torch.checkpoints.base_model import base_of, is_gone
 from gym_torch.checkpoints.open_artifact import as_stored, opened
 from gym_torch.checkpoints.peft_folder import peft_artifact
-from gym_torch.checkpoints.recorded_images import images_of
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.precision_probe import device
 from gym_torch.model import positions
@@ -34,6 +33,7 @@ from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in
+from gym_torch.recorded_components import images_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEMPLATE = "chat_template.jinja"  #: of a folder, where it has one of its own

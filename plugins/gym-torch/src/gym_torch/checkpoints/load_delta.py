@@ -16,8 +16,8 @@ from gym_optim.promises import promised
 from gym_torch.checkpoints.base_model import base_of
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model import mapped_weights
-from gym_torch.quantization.loading import maker_of
 from gym_torch.quantization.weights import stored_modules
+from gym_torch.recorded_components import maker_of
 
 
 class DeltaCodec(ABC):

@@ -21,7 +21,7 @@ from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.adapted import AdaptedModel, Full, Plain, build_adapter, skeleton
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.tasks import Task, built, headed, task_in, task_of
-from gym_torch.quantization.loading import maker_of, quantizer_of
+from gym_torch.recorded_components import maker_of, quantizer_of
 
 CERTIFICATE = "certificate.json"  #: lies beside what an exporter wrote, and says how well that agrees with the artifact
 FROM = "quantized_from"  #: in the details of a quantized model: the artifact that it was made from, with its path from there

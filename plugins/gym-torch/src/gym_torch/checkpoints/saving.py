@@ -17,7 +17,7 @@ from gym_data.location import is_hub_id, lasting
 from gym_data.tokenizer import Tokenizer
 from gym_data.tokenizer_files import read_tokenizer
 from gym_optim.promises import named
-from gym_torch.checkpoints import recorded_images, training_state
+from gym_torch.checkpoints import training_state
 from gym_torch.checkpoints.base_fingerprint import SAID, base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import PREFIX, Checkpoints, whole_or_gone
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer, remove_templates
@@ -29,7 +29,7 @@ from gym_torch.model import stop_tokens
 from gym_torch.model.adapted import AdaptedModel
 from gym_torch.model.loading import LoadedModel
 from gym_torch.policy import Policy
-from gym_torch.quantization.loading import told_of
+from gym_torch.recorded_components import told_of
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Results:
         if self._template is not None:
             details["template_sha256"] = template_hash(self._template)
         data = part(self.run.recipe, Data)
-        details |= recorded_images.told_of(data.reads_images() if data else None)
+        details |= told_of(data.reads_images() if data else None, "images")
         if made.kind == "adapter":
             details |= {**self.model.described, SAID: self._fingerprint}
             if self.adapted.starts_from_weights:
-                details |= told_of(self.model.quantization)
+                details |= told_of(self.model.quantization, "quantizer")
             made = replace(made, base=lasting(self.model.name))
         return replace(made, details=details, task=job.objective.task)
 

@@ -46,6 +46,10 @@ class DDP(TorchStrategy):
         """Return how many the recipe says."""
         return self.context_parallel_size
 
+    def starts(self) -> int:
+        """Return how many the recipe says."""
+        return self.processes or 1
+
     def build(self, **context: Any) -> Ranks:
         """Meet the other processes; a process alone needs no torch for it."""
         check_groups(self.context_parallel_size, _processes())
@@ -123,8 +127,8 @@ def processes_here(recipe: Recipe) -> int:
     """Return how many processes of a run share this machine: as torchrun says, else as the recipe does."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ.get("LOCAL_WORLD_SIZE", _processes()))
-    strategy = recipe.distributed
-    return (strategy.processes if isinstance(strategy, DDP) else None) or 1
+    strategy = part(recipe, TorchStrategy)
+    return strategy.starts() if strategy else 1
 
 
 def _several() -> bool:

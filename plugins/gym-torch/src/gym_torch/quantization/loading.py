@@ -15,9 +15,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from gym_core import Artifact, GymError, PluginError
-from gym_core.discovery import entries
-from gym_core.loading import load
+from gym_core import GymError
 from gym_optim.promises import promised
 from gym_torch.kernels.precision_probe import device
 from gym_torch.kinds import LoadTimeQuantizer
@@ -50,34 +48,6 @@ def codec_of(quantizer: LoadTimeQuantizer, shape: PretrainedConfig) -> WeightCod
     trial = torch.linspace(-1, 1, 2048, device=device()).view(32, 64)
     decoded(codec, encoded(codec, trial), trial.shape)
     return codec
-
-
-def told_of(quantizer: LoadTimeQuantizer | None) -> dict[str, Any]:
-    """Return the details of an artifact that name the quantizer of its base; empty where that is not quantized."""
-    if quantizer is None:
-        return {}
-    value = next(entry.value for entry in entries("quantizers") if load(entry) is type(quantizer))
-    return {"quantizer": value, "quantizer_options": quantizer.model_dump(mode="json")}
-
-
-def quantizer_of(artifact: Artifact) -> LoadTimeQuantizer | None:
-    """Return the quantizer of the base of an artifact. Raises PluginError where its package is not installed."""
-    made = artifact.details.get("quantizer")
-    if made is None:
-        return None
-    cls = maker_of(artifact, "quantizers", made, "its base was quantized")
-    quantizer: LoadTimeQuantizer = cls(**artifact.details.get("quantizer_options", {}))
-    return quantizer
-
-
-def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:
-    """Return the component that an artifact names, as `module:class`. Raises PluginError where it is missing."""
-    entry = next((entry for entry in entries(group) if entry.value == made), None)
-    if entry is None:
-        raise PluginError(
-            f"{what} by {made}, which is not installed", where=str(artifact.path), fix="install its package"
-        )
-    return load(entry)
 
 
 @torch.no_grad()
