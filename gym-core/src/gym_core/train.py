@@ -69,6 +69,8 @@ class Train(Config):
     """Optimizer steps between two lines of `metrics.jsonl`; a share of all when below 1 (`logging_steps` in transformers)."""
     eval_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
     """Optimizer steps between two evaluations, or a share of all; without it, one at the end (`eval_steps` in transformers)."""
+    eval_on_start: bool = False
+    """Whether to evaluate before the first step too, as step 0; it is never the best, and nothing stops for it."""
     save_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 500
     """Optimizer steps between two checkpoints; a share of all steps when below 1 (`save_steps` in transformers)."""
     keep_last: PositiveInt = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -116,9 +117,17 @@ def test_an_adapter_is_left_out_unless_samples_come_again(
 def test_held_out_pairs_are_scored_too(tmp_path: Path, model_path: Path) -> None:
     options = {"precompute_ref_log_probs": True}
     data = {"sources": [str(_file(tmp_path))], "validation": 6}
-    found = run(tmp_path, model_path, {"name": "dpo", **options}, "held-out", data=data, train={"eval_every": 4})
+    found = run(
+        tmp_path,
+        model_path,
+        {"name": "dpo", **options},
+        "held-out",
+        data=data,
+        train={"eval_every": 4, "eval_on_start": True},
+    )
     evaluated = [line for line in found.metrics if "eval_loss" in line]
-    assert len(evaluated) == 2 and all(0 <= line["eval_rewards/accuracies"] <= 1 for line in evaluated)
+    assert evaluated[0]["step"] == 0 and evaluated[0]["eval_loss"] == pytest.approx(math.log(2))
+    assert len(evaluated) == 3 and all(0 <= line["eval_rewards/accuracies"] <= 1 for line in evaluated)
 
 
 def halved(whole: Finished) -> None:

@@ -62,10 +62,28 @@ class Foggy(Likely):
     contribution: ClassVar[str] = "test_evaluation:fog"
 
 
+def slope(parts: Parts[Any, Any, Any]) -> Contribution:
+    """Becomes worse in every step."""
+    return replace(
+        hill(parts),
+        evaluation=lambda job: {"likelihood": 4.0 - job.progress.step, "samples": len(parts.data.validation or ())},
+    )
+
+
+class Falling(Likely):
+    """Measured by `slope`."""
+
+    contribution: ClassVar[str] = "test_evaluation:slope"
+
+
 class Climbing(Likely):
     """Measured by `hill`."""
 
     contribution: ClassVar[str] = "test_evaluation:hill"
+
+
+def timeless(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "tokens_per_second"}
 
 
 def test_gain_is_what_is_better() -> None:
@@ -112,6 +130,25 @@ def test_an_evaluation_of_ones_own_is_kept_and_stopped_by(model_path: Path, tmp_
     assert record["best"] == {"step": 3, "eval_likelihood": 10.0} and record["eval_samples"] == 6
     assert record["stopped"].startswith("eval_likelihood has not improved on 10.0000")
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-00000003", "step-00000005"}
+
+
+def test_an_evaluation_before_the_first_step_changes_nothing_and_is_never_the_best(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = SETTINGS | {"max_steps": 3}
+    for output, asked in (("without", False), ("with", True)):
+        stop = {"callbacks": (EarlyStopping(patience=2),)}
+        run = make_run(
+            model_path, tmp_path / output, Memory(held_out=6), Falling(), stop, **settings, eval_on_start=asked
+        )
+        train(run)
+    said = capsys.readouterr().err
+    first, *later = [timeless(line) for line in metrics(tmp_path / "with")]
+    assert first == {"step": 0, "epoch": 0.0, "eval_likelihood": 4.0, "eval_samples": 6.0}
+    assert later == [timeless(line) for line in metrics(tmp_path / "without")]
+    assert "step 0/3  eval_likelihood 4.0000\n" in said
+    record = json.loads((tmp_path / "with" / "run.json").read_text())["training"]
+    assert record["best"] == {"step": 1, "eval_likelihood": 3.0} and "3.0000 for 2" in record["stopped"]
 
 
 def test_what_is_said_in_some_steps_is_averaged_over_those(model_path: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ _WRITE = {
     "leave it out: a checkpoint holds all that a run needs to go on": "save_only_model save_on_each_node save_safetensors "
     "enable_jit_checkpoint",
     "leave it out: samples that are held out are evaluated in batches as in training": "per_device_eval_batch_size",
-    "leave it out: an evaluation comes every `train.eval_every` steps, and at the end": "eval_delay eval_on_start",
+    "leave it out: an evaluation comes every `train.eval_every` steps, and at the end": "eval_delay",
     "leave it out: what a step has less than another does not count in it": "average_tokens_across_devices",
     "leave it out: dropout is off where policy and reference are compared": "disable_dropout",
     "leave it out: `gym train` trains, and evaluates what `data.validation` holds out": "do_train do_eval",

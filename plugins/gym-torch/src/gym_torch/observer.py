@@ -26,7 +26,7 @@ class Progress:
     samples: int = 0  #: samples seen
     seconds: float = 0.0
     """Time spent on steps, what makes them included, over all processes that worked on the run one after another."""
-    evaluated: int = 0  #: step of the last evaluation
+    evaluated: int = -1  #: step of the last evaluation; -1 before the first
     best_step: int = -1  #: step of the best evaluation so far
     best: float | None = None  #: what it measured of what the algorithm improves
     best_figures: dict[str, float] = field(default_factory=dict)  #: all that it measured

@@ -259,6 +259,7 @@ class RunKeys(Keys):
             together=f"save_steps num_train_epochs max_steps {_ROUND}",
         ),
         Key("save_total_limit", "train.keep_last", convert=kept, default=0),
+        Key("eval_on_start", "train.eval_on_start"),
         Key("load_best_model_at_end", "train.load_best_model_at_end"),
         Key("metric_for_best_model", "train.metric_for_best_model"),
         Key("greater_is_better", "train.greater_is_better", convert=greater, together="metric_for_best_model"),

@@ -12,7 +12,6 @@ NUMBERS: dict[str, Stated] = {
     "logging_first_step": Stated(OFF, "is a line as others are", "set `logging_steps: 1`"),
     "use_packed_sequences": Stated(OFF, JOINED, COUNTED),
     "eval_delay": Stated((0, None), "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
-    "eval_on_start": Stated(OFF, "is not done", "leave it out: evaluations begin with the first `eval_steps`"),
     "ignore_pad_token_for_loss": Stated((True, None), "would train padding", "leave it out"),
     "resume_from_checkpoint": Stated(
         (None, True, "true"), "a run goes on from its own last checkpoint", "leave it out"

@@ -84,10 +84,13 @@ def watched(balance: LoadBalancing | None, asked: bool | str) -> None:
 
 def evaluation(train: Train, held_out: Sized | None) -> None:
     """Say where nothing is evaluated, and raise RecipeError where the best checkpoint would be found by nothing."""
-    if train.eval_every and not held_out:
-        warn("train.eval_every does nothing without a validation split; set `data: {validation: 0.05}`")
-    if train.metric_for_best_model and not held_out:
-        warn(f"{KEY} does nothing without a validation split; set `data: {{validation: 0.05}}`")
+    asked = {
+        "train.eval_every": train.eval_every,
+        "train.eval_on_start": train.eval_on_start,
+        KEY: train.metric_for_best_model,
+    }
+    for key in (key for key, value in asked.items() if value and not held_out):
+        warn(f"{key} does nothing without a validation split; set `data: {{validation: 0.05}}`")
     if keeps_best(train) and not (train.eval_every and held_out):
         raise RecipeError(
             "the best checkpoint is found by evaluating while training",

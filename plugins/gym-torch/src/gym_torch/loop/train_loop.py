@@ -76,7 +76,8 @@ def run(job: Job) -> None:
 def tell(job: Job) -> None:
     """Log and evaluate, as far as that is due after the steps taken."""
     train, progress = job.train, job.progress
-    evaluating = job.evaluation and progress.evaluated < progress.step and due(progress, train.eval_every)
+    asked = due(progress, train.eval_every) if progress.step else train.eval_on_start
+    evaluating = job.evaluation and asked and progress.evaluated < progress.step
     if job.window and (evaluating or due(progress, train.log_every)):
         log(job)
     if job.evaluation and evaluating:
@@ -205,7 +206,10 @@ def backward(job: Job, step: Step, whole: StepBatches, number: int, metrics: Ste
 
 
 def evaluate(job: Job, evaluation: Evaluation) -> None:
-    """Measure the policy on what was held out and tell the observer; where nothing was measured, do nothing."""
+    """Measure the policy on what was held out and tell the observer; where nothing was measured, do nothing.
+
+    What was measured before the first step is no candidate for the best: what trained nothing is not to be kept.
+    """
     progress, found = job.progress, job.measured(evaluation)
     if found is None:
         return
@@ -213,7 +217,7 @@ def evaluate(job: Job, evaluation: Evaluation) -> None:
     record = {f"eval_{name}": value for name, value in found.items()}
     progress.figures.update(record)
     best = found[job.best_by.name]
-    if gain(best, progress.best, job.best_by.better) > 0:
+    if progress.step and gain(best, progress.best, job.best_by.better) > 0:
         progress.best_step, progress.best, progress.best_figures = progress.step, best, record
     job.observer.evaluated(progress, {"step": progress.step, "epoch": progress.epoch, **record})
 

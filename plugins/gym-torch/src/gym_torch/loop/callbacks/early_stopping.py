@@ -33,7 +33,9 @@ class EarlyStop(Observer):
         self.misses = 0
 
     def evaluated(self, progress: Progress, record: Record) -> None:
-        """Ask for the end when patience is used up."""
+        """Ask for the end when patience is used up; what was measured before the first step is nothing to improve on."""
+        if not progress.step:
+            return
         if gain(record[self.name], self.best, self.better) > self.config.threshold:
             self.best, self.misses = record[self.name], 0
             return

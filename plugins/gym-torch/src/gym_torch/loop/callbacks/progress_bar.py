@@ -67,5 +67,6 @@ class ProgressBar(Observer):
         elif now - self.last >= every or progress.over:
             self.last = now if every else self.last  # what is always told puts off nothing else
             began, first = self.began
-            left = (now - began) / max(1, progress.step - first) * (progress.total - progress.step)
-            say(f"step {progress.step}/{progress.total}  {note}  ETA {left:.0f} s")
+            taken = progress.step - first
+            left = f"  ETA {(now - began) / taken * (progress.total - progress.step):.0f} s" if taken else ""
+            say(f"step {progress.step}/{progress.total}  {note}{left}")
