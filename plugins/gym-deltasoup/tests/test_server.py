@@ -51,7 +51,8 @@ class Running:
         config = SoupServerConfig(
             folder=str(folder), base_model=str(base), port=0, limits=ServerLimits(**limits), **options
         )
-        self.server = SoupServer(config)
+        self.said: list[str] = []
+        self.server = SoupServer(config, say=self.said.append)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         self.service, self.port = self.server.service, self.server.port
@@ -343,6 +344,7 @@ def test_rounds_end_by_the_clock_and_reports_are_there_for_all(base, tmp_path):
         assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 0
         (tmp_path / "ledger").write_text((tmp_path / "ledger").read_text().replace('\\"size\\":', '\\"size\\":1'))
         assert runner.invoke(soup, ["verify", str(tmp_path / "ledger")], catch_exceptions=False).exit_code == 1
+        assert running.said == ["round 1 ended: 2 accepted, 0 refused, published: result"]
         fetched, words = tmp_path / "fetched", ["fetch", "1", "--server", url, "--into"]
         assert "wrote" in runner.invoke(soup, [*words, str(fetched)], catch_exceptions=False).output
         made = tmp_path / "soup/rounds/1/model"

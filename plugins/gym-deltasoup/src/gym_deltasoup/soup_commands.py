@@ -63,7 +63,7 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     except ModuleNotFoundError as error:
         why = f"a server needs {error.name}, which is not installed"
         raise GymError(why, fix="pip install 'gym-deltasoup[server]'") from None
-    server = SoupServer(said)
+    server = SoupServer(said, say=click.echo)
     click.echo(f"community {server.service.community.server}, {said.enrolment} enrolment")
     click.echo(f"listening at {server.url}")
     server.run()

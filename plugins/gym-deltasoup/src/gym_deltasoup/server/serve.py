@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import h11
@@ -16,6 +17,7 @@ from gym_core import BusyError, GymError
 from gym_core.files import expanded
 from gym_core.outputlock import OutputLock
 from gym_deltasoup.config.server import SoupServerConfig
+from gym_deltasoup.rounds.closing import result
 from gym_deltasoup.rounds.community import Evaluate
 from gym_deltasoup.server.app import SoupApp
 from gym_deltasoup.server.service import Service
@@ -61,8 +63,10 @@ def protocol(seconds: float) -> type[H11Protocol]:
 class SoupServer:
     """A server in this process. One process serves a folder."""
 
-    def __init__(self, config: SoupServerConfig, evaluate: Evaluate | None = None) -> None:
-        """Open the community and the socket. Raises GymError or OSError where that cannot be."""
+    def __init__(
+        self, config: SoupServerConfig, evaluate: Evaluate | None = None, say: Callable[[str], None] | None = None
+    ) -> None:
+        """Open the community and the socket; `say` is told how rounds end. Raises GymError or OSError where that cannot be."""
         token = "" if config.token_file is None else _token(expanded(config.token_file))
         folder = expanded(config.folder).absolute()
         with ExitStack() as held:  # given back where it cannot begin, so that the same process may try again
@@ -77,6 +81,7 @@ class SoupServer:
             self.socket = held.enter_context(_listening(config.host, config.port))
             self.server = uvicorn.Server(_options(self.app, config))
             self._held = held.pop_all()
+        self._say, self._trouble = say or (lambda text: None), ""
         self._over = threading.Event()
         self._clock = threading.Thread(target=self._watch, name="rounds", daemon=True)
 
@@ -108,7 +113,22 @@ class SoupServer:
 
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
-            self.service.tick()
+            ended = self.service.tick()
+            with suppress(OSError):  # where nobody reads along any more rounds end as well
+                self._tell(ended)
+
+    def _tell(self, ended: bool) -> None:
+        """Say how a round ended, and once why it cannot."""
+        trouble, before = self.service.trouble, self._trouble
+        number, self._trouble = self.service.community.ledger.round().number, trouble
+        if ended:
+            report = result(self.service.community, number - 1).report
+            self._say(
+                f"round {number - 1} ended: {len(report['accepted'])} accepted, {len(report['refused'])} refused, "
+                f"published: {report['published']}"
+            )
+        elif trouble not in ("", before):
+            self._say(f"round {number} cannot end: {trouble}")
 
 
 def _options(app: SoupApp, config: SoupServerConfig) -> uvicorn.Config:
