@@ -93,5 +93,6 @@ async def _answered(options: PredictOptions, ends: frozenset[int], given: Path, 
     from gym_serve.template_options import TemplateSettings
 
     async with opened(options) as (engine, whom):
+        progress.began()
         sampling = replace(options.sampling(), stop_token_ids=tuple(sorted(ends)))
         await infer(Asking(engine, whom, sampling, TemplateSettings()), given, answers, options.at_once, progress.told)

@@ -75,6 +75,7 @@ async def _run(options: InferenceOptions, given: Path, answers: Any, progress: P
     from gym_serve.inference.run import Asking, infer, opened
 
     async with opened(options) as (engine, whom):
+        progress.began()
         asking = Asking(engine, whom, options.sampling(), options, options.system)
         await infer(asking, given, answers, options.at_once, progress.told)
 

@@ -17,6 +17,10 @@ class Progress:
         self._began = self._said = time.monotonic()
         self._terminal = sys.stderr.isatty()
 
+    def began(self) -> None:
+        """Count the time from now on: what the model takes to be loaded says nothing of the rows that are left."""
+        self._began = self._said = time.monotonic()
+
     def told(self, rows: int, tokens: int) -> None:
         """Take note of answers."""
         self._done, self._new, self._tokens = self._done + rows, self._new + rows, self._tokens + tokens
