@@ -47,8 +47,8 @@ class LUSPO(GSPO):
 class VESPO(GroupRelative):
     """VESPO: a soft weight on the ratio of a whole completion in place of a clip, which also corrects for who sampled it.
 
-    `W^k exp(lambda (1 - W))`, of the product W of its token ratios to the policy that sampled, scales the gradient of a
-    completion: 1 where W is, and falling to 0 on both sides.
+    `W^k exp(lambda (1 - W))` scales the gradient of a completion, where W is the product of the ratios of its tokens to the
+    policy that sampled: it is 1 at W = 1, highest at W = k / lambda, and falls to 0 on both sides of that.
     """
 
     objective: ClassVar[str] = "gym_gspo.objective:VESPOLoss"

@@ -210,9 +210,9 @@ class TorchAlgorithm(DataAlgorithm):
     off, and NEFTune or an adapter that computes something else in training is refused."""
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise GymError where nobody settles what is `auto`, the strategy fits neither the optimizer, the processes nor this, a
-        quantizer of loaded models is to work after training, a whole model is to train that is quantized, or rows without an
-        end do not fit.
+        """Raise GymError where nobody settles what is `auto`, the optimizer cannot do what is asked, the strategy fits neither
+        it, the processes nor this, a quantizer of loaded models is to work after training, a whole model is to train that is
+        quantized, or rows without an end do not fit.
         """
         if recipe.quantization and recipe.quantization.moment == "load":
             raise GymError(
@@ -230,12 +230,11 @@ class TorchAlgorithm(DataAlgorithm):
         quantized = backend is not None and backend.quantizer() is not None
         if quantized and ((adapter := part(recipe, Adapter)) is None or adapter.saves_model):
             raise no_quantized_model("the model")
-        strategies = "gym_torch.distributed.strategies"
-        checks = ("check_spread", "check_cut", "check_context")
         for check in (
             "gym_torch.planners:check",
             "gym_torch.loop.best_metric:check_recipe",
-            *(f"{strategies}:{name}" for name in checks),
+            "gym_torch.loop.in_backward:check_recipe",
+            *(f"gym_torch.distributed.strategies:{name}" for name in ("check_spread", "check_cut", "check_context")),
         ):
             construct(check, recipe)
         if (strategy := part(recipe, TorchStrategy)) and strategy.shares_rows() > 1 and not self.context_parallel:

@@ -17,6 +17,7 @@ from gym_torch.distributed.context_parallel import check_model
 from gym_torch.distributed.strategies import check_cut, shards, sharing
 from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
+from gym_torch.loop import in_backward
 from gym_torch.loop.best_metric import KEY
 from gym_torch.loop.job import Job, keeps_best
 from gym_torch.model.adapted import AdaptedModel
@@ -141,7 +142,7 @@ def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
 def optimizer(config: Optimizer, built: torch.optim.Optimizer, recipe: Recipe, train: Train, processes: int) -> None:
     """Raise RecipeError for what the optimizer, which says so of itself, cannot do; say what it does badly."""
     if config.updates_in_backward():
-        check_in_backward(train, processes)
+        in_backward.check(train, processes)
     adapting = part(recipe, Adapter)
     if adapting and adapting.needs_gradients:
         check_gradients_stay(not config.keeps_gradients(), shards(recipe))
@@ -167,15 +168,3 @@ def check_gradients_stay(let_go: bool, cut: bool) -> None:
     ):
         if found:
             raise RecipeError(f"{why}, and this adapter looks at them in every step", key=key, fix=f"set {fix}")
-
-
-def check_in_backward(train: Train, processes: int) -> None:
-    """Raise RecipeError for what an optimizer in the backward pass, which sees one gradient at a time, gets wrong."""
-    wrong = {
-        "train.accumulate": (train.accumulate > 1, "sum gradients of several passes", "train.accumulate: 1"),
-        "train.max_grad_norm": (train.max_grad_norm > 0, "clip by the norm of all gradients", "train.max_grad_norm: 0"),
-        "distributed": (processes > 1, "average gradients over processes", "--nproc 1"),
-    }
-    for key, (found, why, fix) in wrong.items():
-        if found:
-            raise RecipeError(f"an optimizer in the backward pass cannot {why}", key=key, fix=f"set {fix}")
