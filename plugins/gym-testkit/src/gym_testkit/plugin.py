@@ -90,9 +90,10 @@ class LawItem(pytest.Item):
         from tempfile import TemporaryDirectory
 
         from gym_testkit.bench import Bench
+        from gym_testkit.caches import own_cache
 
         with TemporaryDirectory(prefix="gym-law-") as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("GYM_CACHE", f"{directory}/cache")
+            patch.setenv("GYM_CACHE", own_cache(Path(directory, "cache")))
             self.law.check(self.subject, Bench(Path(directory)))
 
     def reportinfo(self) -> tuple[str, int | None, str]:
@@ -110,8 +111,9 @@ class LawItem(pytest.Item):
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Tiny models, tiny data and tiny runs, all under `tmp_path`, the cache too: a `gym_testkit.bench.Bench`."""
     from gym_testkit.bench import Bench
+    from gym_testkit.caches import own_cache
 
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     return Bench(tmp_path)
 
 
