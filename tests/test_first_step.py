@@ -18,6 +18,7 @@ from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_testkit.architectures import write_mixture
 from gym_testkit.bench import Bench
+from gym_testkit.caches import own_cache
 from gym_torch import TorchAlgorithm
 from gym_torch.kinds import Adapter
 
@@ -79,7 +80,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Return a bench with a model of its own, and tokens and scores that all cases share."""
     root = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(root / "cache"))
+        patch.setenv("GYM_CACHE", own_cache(root / "cache"))
         yield Bench(root)
 
 

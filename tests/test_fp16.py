@@ -11,6 +11,7 @@ import torch
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_testkit.bench import Bench, Finished
+from gym_testkit.caches import own_cache
 from gym_testkit.distribution import Brought
 from gym_torch import TorchAlgorithm
 
@@ -32,7 +33,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         "def judge(completions):\n    return [float(len(text) % 2) for text in completions]\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(root / "cache"))
+        patch.setenv("GYM_CACHE", own_cache(root / "cache"))
         yield Bench(root)
 
 

@@ -13,6 +13,7 @@ import pytest
 from gym_core import Callback, GymError, execute, load_recipe
 from gym_plan.plan import plan
 from gym_testkit.bench import Bench, Finished, fingerprint
+from gym_testkit.caches import own_cache
 from gym_torch.model import fp8_products
 from gym_torch.observer import Observer
 
@@ -21,7 +22,7 @@ TRAIN = {"precision": "bf16", "max_steps": 4, "save_every": 2, "batch_size": 2, 
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     monkeypatch.setattr(fp8_products, "has_products", lambda: True)
     return Bench(tmp_path)
 

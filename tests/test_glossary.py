@@ -13,6 +13,7 @@ import yaml
 from gym_core.discovery import entries
 from gym_core.loading import load
 from gym_testkit.bench import Bench
+from gym_testkit.caches import own_cache
 from gym_testkit.distribution import Brought
 from gym_torch import TorchAlgorithm
 
@@ -57,7 +58,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     root = tmp_path_factory.mktemp("glossary")
     (root / "judge.py").write_text(JUDGE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(root / "cache"))
+        patch.setenv("GYM_CACHE", own_cache(root / "cache"))
         yield Bench(root)
 
 

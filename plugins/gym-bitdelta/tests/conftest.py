@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from gym_core import Artifact
 from gym_testkit.bench import Bench
+from gym_testkit.caches import own_cache
 
 sys.path.insert(0, str(Path(__file__).parent))  # the tests share `random_deltas`
 
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the tests share `random_deltas
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tokenize and hash into a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("GYM_CACHE", own_cache(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gym_testkit.caches import own_cache
+
 sys.path.insert(0, str(Path(__file__).parent))  # the tests share `merge_oracles`
 
 
@@ -15,5 +17,5 @@ sys.path.insert(0, str(Path(__file__).parent))  # the tests share `merge_oracles
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Hash into a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("GYM_CACHE", own_cache(tmp_path_factory.mktemp("cache")))
         yield

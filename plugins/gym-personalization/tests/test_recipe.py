@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from gym_bitdelta.variants_commands import variants
 from gym_personalization.commands import personalize
+from gym_testkit.caches import own_cache
 
 COUNT = 4
 RECIPES = Path(__file__).parents[3] / "recipes/users"
@@ -19,7 +20,7 @@ RECIPES = Path(__file__).parents[3] / "recipes/users"
 
 def test_four_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(RECIPES))
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     import thousand
 
     def command(name: str, *words: object) -> tuple[Any, float]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gym_testkit import caches
+
 sys.path.insert(0, str(Path(__file__).parent))  # the tests share `numeric` and `preference_cases`
 torch.set_num_threads(1)
 
@@ -15,4 +17,4 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tokens and scores of every test apart."""
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", caches.own_cache(tmp_path / "cache"))

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from gym_core import Artifact, Run, load_recipe
 from gym_core.loading import load_component
 from gym_core.record import RunRecord
+from gym_testkit.caches import own_cache
 from gym_tiny.family import MODEL
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
@@ -46,7 +47,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tokenize into a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GYM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("GYM_CACHE", own_cache(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from gym_core import Artifact
 from gym_quant import RTN
 from gym_testkit.bench import Bench
+from gym_testkit.caches import own_cache
 
 WORDS = ("red", "green", "blue", "white", "black", "pink", "grey", "teal")
 ROWS = [{"prompt": f"say {w}", "chosen": w * 2, "rejected": WORDS[n - 3]} for n, w in enumerate(WORDS)]
@@ -26,7 +27,7 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("quantization", ["bnb_4bit", {"name": "hqq", "bits": 2}, None], ids=["bnb", "hqq", "of files"])
 def test_all_forms_of_a_reference_are_one(quantization: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They begin at log 2 and train alike: quantized as it is loaded, or a checkpoint that a quantizer of ours wrote."""
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     torch.set_num_threads(1)
     bench = Bench(tmp_path)
     base = bench.model_of(64, 128)
@@ -53,7 +54,7 @@ def test_what_a_quantized_reference_said_is_found_by_all_of_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two fine-tunes of one base share embeddings and norms, and two quantizers make other weights of the same."""
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     bench = Bench(tmp_path)
     base = bench.model_of(64, 128)
     other = Path(shutil.copytree(base, tmp_path / "other"))
@@ -74,7 +75,7 @@ def test_what_a_quantized_reference_said_is_found_by_all_of_its_weights(
 
 def test_a_reference_that_is_not_quantized_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step says so."""
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", own_cache(tmp_path / "cache"))
     bench = Bench(tmp_path)
     base = bench.model_of(64, 128)
     algorithm = {"name": "dpo", "ref_model": str(shutil.copytree(base, tmp_path / "whole"))}

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gym_testkit import caches
+
 sys.path.insert(0, str(Path(__file__).parent))  # under `--import-mode=importlib` tests cannot import their neighbours
 from image_rows import ROWS
 
@@ -18,7 +20,7 @@ from gym_testkit.vision_models import small_model
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("GYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GYM_CACHE", caches.own_cache(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")
