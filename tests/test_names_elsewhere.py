@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 
 import pytest
@@ -25,6 +26,18 @@ CONFIGS = [
     "ModelConfig",
     "ScriptArguments",
 ]
+
+#: Keys of verl's `ppo_trainer.yaml` that training depends on.
+VERL = """actor_rollout_ref adv_estimator balance_batch clip_ratio clip_ratio_c clip_ratio_high clip_ratio_low cliprange_value
+critic_warmup custom_reward_function default_local_dir enable_gradient_checkpointing entropy_coeff experiment_name
+filter_groups filter_overlong_prompts gamma gpu_memory_utilization grad_clip horizon kl_coef kl_ctrl kl_loss_coef kl_loss_type
+kl_penalty lam log_prob_micro_batch_size_per_gpu logger loss_agg_mode loss_mode lr lr_warmup_steps lr_warmup_steps_ratio
+max_actor_ckpt_to_keep max_assistant_turns max_model_len max_num_gen_batches max_prompt_length max_response_length min_p
+multi_turn n_gpus_per_node nnodes norm_adv_by_std_in_grpo overlong_buffer policy_loss ppo_epochs ppo_max_token_len_per_gpu
+ppo_micro_batch_size_per_gpu ppo_mini_batch_size project_name resume_mode reward_manager rollout_is rollout_is_threshold
+rollout_rs save_freq seed target_kl tau_neg tau_pos temperature tensor_model_parallel_size test_freq tool_config_path top_k top_p
+total_epochs total_training_steps train_batch_size use_dynamic_bsz use_kl_in_reward use_kl_loss use_remove_padding
+val_before_train val_kwargs warmup_style weight_decay"""
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +91,25 @@ def test_a_key_that_nobody_knows_is_no_riddle_to_advice(near: str) -> None:
     assert [load(entry)("zqxjv", near) for entry in asked] == [None] * len(asked)
 
 
-def test_every_option_of_trl_has_an_answer(sections: dict[str, list[type]]) -> None:
-    trl = pytest.importorskip("trl")
+def lacking(asked: Iterable[str], sections: dict[str, list[type]]) -> str:
+    """Return which names have neither an option here nor an answer."""
     classes = [cls for group in sections.values() for cls in group]
     own = {name for cls in classes for name in cls.model_fields}  # type: ignore[attr-defined]
+    return ", ".join(sorted(key for key in {*asked} - own - NAMES.keys() if not named_elsewhere(key, classes)))
+
+
+def test_every_option_of_trl_has_an_answer(sections: dict[str, list[type]]) -> None:
+    trl = pytest.importorskip("trl")
     asked = {field.name for name in CONFIGS for field in fields(getattr(trl, name))}
     assert len(asked) > 200
-    lacking = [key for key in asked - own - NAMES.keys() if not named_elsewhere(key, classes)]
-    assert not lacking, f"say what to write for {', '.join(sorted(lacking))}"
+    assert not lacking(asked, sections)
+
+
+def test_every_key_of_verl_has_an_answer(sections: dict[str, list[type]]) -> None:
+    assert not lacking(VERL.split(), sections)
+
+
+def test_no_answer_says_that_an_option_is_not_there(sections: dict[str, list[type]]) -> None:
+    """What an installed component has is said from its options, as `belongs to`; advice that was written before hides that."""
+    own = {name for cls in sections["algorithm"] for name in cls.model_fields}  # type: ignore[attr-defined]
+    assert [key for key, advice in NAMES.items() if key in own and advice.startswith("leave it out")] == []

@@ -1,4 +1,4 @@
-"""Names that other software, transformers and TRL above all, has for what a recipe says otherwise, and what to write instead.
+"""Names that transformers, TRL, verl and others have for what a recipe says otherwise, and what to write instead.
 
 Data for errors about unknown keys. Names that the docstring of an option has (`num_generations` in TRL) need no entry.
 """
@@ -13,16 +13,24 @@ _MEANT = {
     "adapter.modules_to_save": "lora_modules_to_save",
     "adapter.rank": "lora_r lora_rank",
     "adapter.target_modules": "lora_target lora_target_modules lora_target_parameters",
-    "algorithm.environment": "max_tool_calling_iterations",
+    "algorithm.beta": "kl_coef kl_loss_coef kl_ctrl",
+    "algorithm.environment": "max_tool_calling_iterations max_user_turns tool_config_path interaction_config_path",
+    "algorithm.epsilon": "clip_ratio_low",
+    "algorithm.epsilon_high": "clip_ratio_high",
     "algorithm.eval_samples": "num_generations_eval",
-    "algorithm.importance_sampling_correction": "vllm_importance_sampling_correction",
-    "algorithm.max_new_tokens": "generation_max_length response_length",
+    "algorithm.importance_sampling_correction": "vllm_importance_sampling_correction rollout_correction rollout_is rollout_rs",
+    "algorithm.kl_estimator": "kl_loss_type kl_penalty",
+    "algorithm.max_new_tokens": "generation_max_length response_length max_response_length",
+    "algorithm.max_resample": "max_num_gen_batches",
     "algorithm.num_mini_batches": "steps_per_generation",
-    "algorithm.rewards": "reward_funcs reward_model_path",
-    "callbacks": "report_to early_stopping_patience early_stopping_threshold",
+    "algorithm.rewards": "reward_funcs reward_model_path reward_manager",
+    "algorithm.routing_replay": "router_replay",
+    "algorithm.scale_rewards": "norm_adv_by_std_in_grpo",
+    "callbacks": "report_to early_stopping_patience early_stopping_threshold logger",
     "data": "dataset datasets dataset_name train_file",
     "data.cutoff": "max_prompt_length max_target_length",
     "data.format": "read_as",
+    "data.overlong": "filter_overlong_prompts",
     "data.processes": "dataset_num_proc preprocessing_num_workers",
     "data.sources": "dataset_config dataset_train_split",
     "data.streaming": "dataset_streaming",
@@ -30,7 +38,7 @@ _MEANT = {
     "data.template_options": "chat_template_kwargs",
     "data.validation_sources": "dataset_test_split eval_dataset",
     "distributed": "deepspeed fsdp fsdp_config",
-    "distributed.processes": "nproc nproc_per_node num_processes world_size",
+    "distributed.processes": "nproc nproc_per_node num_processes world_size nnodes n_gpus_per_node",
     "distributed.timeout": "ddp_timeout",
     "model": "base_model model_init_kwargs model_name_or_path",
     "model.compile": "torch_compile torch_compile_backend torch_compile_mode torchdynamo",
@@ -38,15 +46,22 @@ _MEANT = {
     "model.quantization": "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant",
     "model.revision": "model_revision",
     "optimizer": "optim optim_args",
-    "output": "output_dir logging_dir",
-    "scheduler": "lr_scheduler_type lr_scheduler_kwargs",
-    "train.gradient_checkpointing": "activation_checkpointing",
-    "train.eval_every": "eval_strategy evaluation_strategy",
+    "output": "output_dir logging_dir default_local_dir",
+    "scheduler": "lr_scheduler_type lr_scheduler_kwargs warmup_style",
+    "train.batch_size": "ppo_micro_batch_size ppo_micro_batch_size_per_gpu",
+    "train.epochs": "total_epochs",
+    "train.gradient_checkpointing": "activation_checkpointing enable_gradient_checkpointing",
+    "train.eval_every": "eval_strategy evaluation_strategy test_freq",
+    "train.eval_on_start": "val_before_train",
+    "train.keep_last": "max_actor_ckpt_to_keep max_critic_ckpt_to_keep",
     "train.log_every": "logging_strategy",
+    "train.max_grad_norm": "grad_clip",
+    "train.max_steps": "total_training_steps",
     "train.overwrite": "overwrite_output_dir",
-    "train.save_every": "save_strategy",
+    "train.save_every": "save_strategy save_freq",
     "train.seed": "data_seed",
     "train.shuffle": "shuffle_dataset",
+    "train.warmup": "lr_warmup_steps lr_warmup_steps_ratio",
 }
 _WRITE = {
     "leave it out: no result depends on it here": "batch_eval_metrics dataloader_in_order dataloader_multiprocessing_context "
@@ -57,11 +72,15 @@ _WRITE = {
     "include_for_metrics include_num_input_tokens_seen include_tokens_per_second length_column_name local_rank "
     "log_level log_level_replica log_on_each_node logging_nan_inf_filter lora_task_type pad_to_multiple_of "
     "precompute_ref_batch_size prediction_loss_only remove_unused_columns skip_memory_metrics torch_empty_cache_steps "
-    "use_cache use_reentrant",
-    "leave it out: samples share rows without padding as it is, each with its own attention": "padding_free group_by_length",
+    "use_cache use_reentrant balance_batch use_dynamic_bsz ppo_max_token_len_per_gpu log_prob_micro_batch_size "
+    "log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz entropy_from_logits_with_chunking entropy_checkpointing "
+    "calculate_log_probs free_cache_engine",
+    "leave it out: samples share rows without padding as it is, each with its own attention": "padding_free group_by_length "
+    "use_remove_padding",
     "leave it out: samples share rows as it is, and a batch counts samples; `train.batch_tokens` counts tokens": "packing "
     "packing_strategy neat_packing eval_packing sample_packing eval_sample_packing multipack_real_batches",
     "leave it out: the same command goes on from the last checkpoint": "resume_from_checkpoint ignore_data_skip "
+    "resume_mode "
     "restore_callback_states_from_checkpoint",
     "leave it out: a checkpoint holds all that a run needs to go on": "save_only_model save_on_each_node save_safetensors "
     "enable_jit_checkpoint",
@@ -89,7 +108,7 @@ _WRITE = {
     "set `train.batch_tokens: auto`": "auto_find_batch_size",
     "set `train.log_every: 1`": "logging_first_step",
     "set `train.gradient_checkpointing: offload`": "activation_offloading",
-    "name a tracker: `callbacks: [{name: wandb, run: ...}]`": "run_name",
+    "name a tracker: `callbacks: [{name: wandb, run: ...}]`": "run_name experiment_name project_name",
     "name a tracker: `callbacks: [{name: trackio, space_id: ...}]`": "trackio_space_id trackio_bucket_id "
     "trackio_static_space_id",
     "name an optimizer that has them: `optimizer: {name: galore, target_modules: ...}`": "optim_target_modules",
@@ -98,13 +117,16 @@ _WRITE = {
     "vllm_enable_sleep_mode vllm_group_port",
     "set `url` of it: `algorithm: {rollouts: {name: vllm, url: ...}}`": "vllm_server_base_url vllm_server_host vllm_server_port",
     "set `startup` of it: `algorithm: {rollouts: {name: vllm, startup: ...}}`": "vllm_server_timeout",
-    "set it there: `algorithm: {rollouts: {name: vllm, gpu_memory_utilization: ...}}`": "vllm_gpu_memory_utilization",
-    "set it there: `algorithm: {rollouts: {name: vllm, max_model_len: ...}}`": "vllm_max_model_length",
-    "set it there: `algorithm: {rollouts: {name: vllm, tensor_parallel_size: ...}}`": "vllm_tensor_parallel_size",
+    "set it there: `algorithm: {rollouts: {name: vllm, gpu_memory_utilization: ...}}`": "vllm_gpu_memory_utilization "
+    "gpu_memory_utilization",
+    "set it there: `algorithm: {rollouts: {name: vllm, max_model_len: ...}}`": "vllm_max_model_length max_model_len",
+    "set it there: `algorithm: {rollouts: {name: vllm, tensor_parallel_size: ...}}`": "vllm_tensor_parallel_size "
+    "tensor_model_parallel_size",
     "leave it out: the engine of `algorithm.rollouts` batches what is under way": "use_transformers_continuous_batching "
     "transformers_continuous_batching_config use_transformers_paged",
     "set `algorithm.importance_sampling_correction`, whose bounds are its own": "vllm_importance_sampling_mode "
-    "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
+    "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap rollout_is_threshold "
+    "rollout_rs_threshold tis_imp_ratio_cap",
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
     "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, several are `mpo`, `dapo` of TRL is `grpo` "
     "with `loss_agg_mode: token-mean`": "loss_type",
@@ -116,10 +138,22 @@ _WRITE = {
     "entropy_coef_max entropy_coef_delta entropy_target",
     "leave it out: completions are sampled by `temperature`, `top_p`, `top_k`, `min_p` alone, which training knows": ""
     "generation_kwargs repetition_penalty vllm_structured_outputs_regex",
-    "set `train.batch_size`, the completions of a step, and `algorithm.num_mini_batches`": "generation_batch_size",
+    "set `train.batch_size`, the completions of a step, and `algorithm.num_mini_batches`": "generation_batch_size "
+    "ppo_mini_batch_size",
+    "set `train.batch_size` and `train.accumulate`, samples or completions of a step": "train_batch_size",
+    "set `algorithm.kl_target`, in nats a completion and not a token": "target_kl",
+    "set `algorithm.eval_samples` and `algorithm.eval_temperature`": "val_kwargs",
+    "set `algorithm.max_resample`, and perhaps `algorithm.filter_metric`": "filter_groups",
+    "set `algorithm.beta`; `algorithm.kl_estimator: k1_in_reward` counts it in the reward, the others in the loss": ""
+    "use_kl_loss use_kl_in_reward",
+    "name the algorithm by it, as `algorithm: rloo`; `gae` is `ppo`": "adv_estimator",
+    "name the algorithm by it, as `algorithm: gspo`; `vanilla` is `grpo` or `ppo`, `geo_mean` is `gmpo`": "policy_loss loss_mode",
+    "name it: `algorithm: {rewards: [{name: python, function: my_rewards.py:score}]}`": "custom_reward_function",
+    "leave it out: a reward reads the columns that its own options name": "reward_fn_key",
+    "write its parts by themselves: `model`, `algorithm`, `optimizer` and `train` have the options of them": ""
+    "actor_rollout_ref",
     "leave it out: `gym rollouts show` prints completions": "num_completions_to_print log_unique_prompts log_multimodal",
     "leave it out: rewards are not clipped; a reward of your own can": "reward_clip_range",
-    "leave it out: it is an algorithm of TRL that is not here": "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
     "leave it out: the divergence is the reverse KL; `algorithm: exo`, `ipo` and others have other losses": ""
     "f_divergence_type f_alpha_divergence_coef",
     "leave it out: all pairs weigh the same": "use_weighting",
