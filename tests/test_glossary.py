@@ -47,7 +47,7 @@ ELSEWHERE = {
     "cost",
 }
 ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length", "environment/NAME"}
-ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef"}
+ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef", "entropy_coef"}
 ELSEWHERE |= {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}
 FOUND: dict[str, set[str]] = {}
 

@@ -20,13 +20,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gym_core import GymError, load_recipe
 from gym_rewards import Length
 from gym_rl import PPO
 from gym_rl.critic import ActorCritic
+from gym_rl.formulas.entropy import active_coefficient, adapted_coefficient
 from gym_rl.objective import PolicyObjective
 from gym_rl.policy import Entropies
 from gym_rl.ppo import PPOLoss
-from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.experience import ENTROPY_COEF, Experience, Rollout
 from gym_rl.rollouts.high_entropy import CHOSEN, ENTROPIES, choose_high_entropy
 from gym_rl.unclipped_objective import Reinforce
 from gym_testkit.bench import Bench
@@ -38,7 +40,7 @@ COEF = 0.3
 CUT = 5  #: tokens that could be drawn, where not all could
 
 
-def answers(cut: bool = False) -> list[Rollout]:
+def answers(cut: bool = False, coef: float = 0.0) -> list[Rollout]:
     random, made = np.random.default_rng(0), []
     for number, length in enumerate((4, 1, 7)):
         prompt = Piece(f"row {number}", random.integers(3, 60, 5).astype(np.int32), np.zeros(5, bool))
@@ -46,6 +48,8 @@ def answers(cut: bool = False) -> list[Rollout]:
         names = ("sampling_log_probs", "old_log_probs", "advantages", "values", "returns")
         columns: dict[str, Any] = {name: random.uniform(-3, -1, length).astype(np.float32) for name in names}
         others = [np.append(token, random.choice(np.arange(60, 99), CUT - 1, False)) for token in said]
+        if coef:
+            columns[ENTROPY_COEF] = np.full(length, coef, np.float32)
         if cut:
             columns["nucleus_size"] = np.full(length, CUT)
         drawable = np.concatenate(others).astype(np.int32) if cut else None
@@ -118,10 +122,10 @@ def test_the_divergence_and_its_gradient_agree_with_the_formula_in_float64(
 @pytest.mark.parametrize("coef", [0.0, COEF])
 def test_a_policy_is_not_apart_from_itself(model_path: Path, coef: float) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    objective = PPOLoss(PPO(rewards=[Length()], kl_estimator="full", beta=1.0, entropy_coef=coef))
+    objective = PPOLoss(PPO(rewards=[Length()], kl_estimator="full", beta=1.0))
     policy = ActorCritic(model, auxiliary=objective.auxiliary_modules(model))
     policy.reference = Scorer(policy)
-    _, metrics = objective.loss(policy, objective.collate(answers()))
+    _, metrics = objective.loss(policy, objective.collate(answers(coef=coef)))
     assert float(next(iter(metrics["kl"].numbers()))) == 0
 
 
@@ -136,10 +140,10 @@ def test_value_and_gradient_agree_with_the_formula_in_float64(model_path: Path, 
     exact = AutoModelForCausalLM.from_pretrained(model_path).double()
     found = []
     for coef in (COEF, 0.0):
-        objective: PolicyObjective = Reinforce(algorithm(entropy_coef=coef))
+        objective: PolicyObjective = Reinforce(algorithm())
         policy = objective.policy(model)
         policy.chunk = chunk
-        loss, _ = objective.loss(policy, objective.collate(answers(cut)))
+        loss, _ = objective.loss(policy, objective.collate(answers(cut, coef)))
         found.append((loss.detach(), gradients(loss, model)))
     (with_it, rising), (without, rest) = found
     wanted = -COEF * entropies(exact, answers(cut))
@@ -151,10 +155,10 @@ def test_value_and_gradient_agree_with_the_formula_in_float64(model_path: Path, 
 def test_a_critic_beside_it_changes_nothing(model_path: Path) -> None:
     model, losses = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32), []
     for coef in (COEF, 0.0):
-        objective = PPOLoss(PPO(rewards=[Length()], entropy_coef=coef))
+        objective = PPOLoss(PPO(rewards=[Length()]))
         torch.manual_seed(0)
         policy = ActorCritic(model, auxiliary=objective.auxiliary_modules(model))
-        loss, metrics = objective.loss(policy, objective.collate(answers()))
+        loss, metrics = objective.loss(policy, objective.collate(answers(coef=coef)))
         losses.append((float(loss.detach()), [float(each) for each in metrics["value_loss"].numbers()]))
     wanted = COEF * float(entropies(model.double(), answers()).detach())
     assert losses[1][0] - losses[0][0] == pytest.approx(wanted, rel=1e-4)
@@ -223,3 +227,32 @@ def test_runs_learn_from_a_share_of_their_tokens(bench: Bench, name: str) -> Non
         asked = bench.recipe(options | {"top_entropy_quantile": share, "num_mini_batches": 2}, "prompt", max_steps=2)
         lines.append(bench.run(asked, f"run-{share}").series("grad_norm"))
     assert lines[0][0] != lines[1][0] > 0
+
+
+def test_a_coefficient_is_that_of_the_paper() -> None:
+    """Skywork-OR1: one more or less each round, within bounds, and no bonus where the entropy is high enough."""
+    coef, used = 0.0, []
+    for found in (0.3, 0.1, 0.2, 0.1, 0.3, 0.1, 0.1):
+        used.append(active_coefficient(coef, found, 0.2))
+        coef = adapted_coefficient(coef, found, 0.2, 0.005, 0.0, 0.012)
+    assert used == pytest.approx([0.0, 0.0, 0.005, 0.01, 0.0, 0.007, 0.012]) and coef == 0.012
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_the_coefficient_is_adapted_round_by_round(bench: Bench, name: str) -> None:
+    """Rounds below the target have a bonus that grows, and their steps learn from it: also those behind a checkpoint."""
+    options = {"name": name, "rewards": [{"name": "regex", "pattern": "[a-m]$"}], "group_size": 4, "max_new_tokens": 8}
+    made = {}
+    for target in (99.0, 0.001, None):
+        adapted = (
+            {} if target is None else {"entropy_target": target, "entropy_coef_delta": 0.5, "entropy_coef_max": 0.75}
+        )
+        asked = bench.recipe(options | {"num_mini_batches": 2} | adapted, "prompt", max_steps=8)
+        made[target] = bench.run(asked, f"run-{target}")
+    assert made[99.0].series("entropy_coef") == [0, 0, 0.5, 0.5, 0.75, 0.75, 0.75, 0.75]
+    assert made[0.001].series("entropy_coef") == [0] * 8 and not made[None].series("entropy_coef")
+    norms = {target: run.series("grad_norm") for target, run in made.items()}
+    assert norms[0.001] == norms[None] and norms[99.0][:2] == norms[None][:2] and norms[99.0][2] != norms[None][2]
+    for wrong in ({"entropy_coef_max": 0.5}, {"entropy_target": 1.0, "entropy_coef": 2.0}):
+        with pytest.raises(GymError, match="entropy_coef"):
+            load_recipe(bench.recipe(options | wrong, "prompt"))

@@ -134,8 +134,6 @@ _WRITE = {
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",
     "set `algorithm.kl_estimator`: `k3_is`, the default, is corrected, and `k3` is not": "use_bias_correction_kl",
-    "leave it out: the coefficient stays what `algorithm.entropy_coef` says": "use_adaptive_entropy entropy_coef_min "
-    "entropy_coef_max entropy_coef_delta entropy_target",
     "leave it out: completions are sampled by `temperature`, `top_p`, `top_k`, `min_p` alone, which training knows": ""
     "generation_kwargs repetition_penalty vllm_structured_outputs_regex",
     "set `train.batch_size`, the completions of a step, and `algorithm.num_mini_batches`": "generation_batch_size "

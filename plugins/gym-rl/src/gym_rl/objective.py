@@ -19,7 +19,7 @@ from gym_rl.formulas.loss_aggregation import AGGREGATIONS
 from gym_rl.formulas.off_policy_correction import CORRECTIONS, off_policy_mask
 from gym_rl.policy import RolloutPolicy
 from gym_rl.rollouts.batch import RolloutBatch
-from gym_rl.rollouts.experience import RAGGED, Rollout
+from gym_rl.rollouts.experience import ENTROPY_COEF, RAGGED, Rollout
 from gym_rl.rollouts.high_entropy import CHOSEN
 from gym_rl.rollouts.routing_replay import lay_out_experts
 from gym_rl.rollouts.top_p_mask import top_p_sets
@@ -68,7 +68,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             **vars(replace(batch, nucleus=top_p_sets(rollouts), experts=experts)),
             share=sum(rollout.share for rollout in rollouts),
             fresh=rollouts[0].fresh,
-            entropy=bool(self.config.entropy_coef),
+            entropy=ENTROPY_COEF in columns,
             full_kl=self.config.full_kl,
         )
 
@@ -98,7 +98,7 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
             reference, sampled = batch.columns["ref_log_probs"], batch.sampling_log_probs
             loss = loss + self.config.beta * self.penalty(log_probs, reference, sampled)
         if batch.entropy:  # that, and the divergence, are of all tokens, not of the one that somebody sampled
-            loss = loss - self.config.entropy_coef * said[1]
+            loss = loss - batch.columns[ENTROPY_COEF] * said[1]
         if batch.full_kl:
             loss, terms["kl"] = loss + self.config.beta * said[2], said[2].detach()
         metrics: dict[str, Metric] = {

@@ -102,6 +102,16 @@ class PolicyGradient(TorchAlgorithm):
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """Entropy coefficient: weight of an entropy bonus, the entropy at each token, added up as the losses of tokens are
     (`entropy_coeff` in verl); 0 is off."""
+    entropy_target: Annotated[float | None, Field(gt=0)] = None
+    """Adaptive entropy coefficient: the entropy of a round, in nats a token as logged, up to which the bonus counts and then
+    grows by `entropy_coef_delta`; above it none counts, and it shrinks (arXiv:2505.22312; `use_adaptive_entropy` in TRL). By
+    default `entropy_coef` stays what it is."""
+    entropy_coef_delta: Annotated[float, Field(gt=0)] = 0.005
+    """Adaptive entropy coefficient: what it grows or shrinks by after a round."""
+    entropy_coef_min: Annotated[float, Field(ge=0)] = 0.0
+    """Adaptive entropy coefficient: the smallest that it becomes."""
+    entropy_coef_max: Annotated[float, Field(ge=0)] = 1.0
+    """Adaptive entropy coefficient: the largest that it becomes."""
     kl_target: Annotated[float | None, Field(gt=0)] = None
     """Adaptive KL coefficient: the KL divergence from the reference, in nats a completion, that `beta` is adapted to after each
     round (`target` in TRL), with `kl_estimator: k1_in_reward`; by default `beta` stays what it is."""
@@ -219,10 +229,6 @@ class PolicyGradient(TorchAlgorithm):
             raise ValueError("`max_resample` compares completions of one prompt, and `group_size` is 1")
         if self.eval_samples > 1 and not self.eval_temperature:
             raise ValueError("several `eval_samples` are all the same where `eval_temperature` is 0")
-        return self
-
-    @model_validator(mode="after")
-    def _draws(self) -> Self:
         if self.top_k == 1:
             raise ValueError("`top_k` of 1 leaves one token to draw, and nothing can be learnt from that")
         return self
@@ -235,6 +241,15 @@ class PolicyGradient(TorchAlgorithm):
                 raise ValueError("`filter_metric` does nothing where `max_resample` is 0")
             if self.filter_metric not in known:
                 raise ValueError(f"`filter_metric` names no reward of the recipe: there are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _adapts(self) -> Self:
+        step, low, high = self.entropy_coef_delta, self.entropy_coef_min, self.entropy_coef_max
+        if self.entropy_target is None and (step, low, high) != (0.005, 0.0, 1.0):
+            raise ValueError("`entropy_coef_delta`, `_min` and `_max` do nothing without `entropy_target`")
+        if self.entropy_target is not None and not low <= self.entropy_coef <= high:
+            raise ValueError("`entropy_coef` is not from `entropy_coef_min` to `entropy_coef_max`, where it begins")
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ there in the end.
 | `values`, `returns` | of a critic |
 | `high_entropy` | bool: with `top_entropy_quantile`, whether the token counts in the policy loss |
 | `advantages` | without a gradient |
+| `entropy_coef` | weight of the entropy bonus in the round; absent where there is none |
 | `nucleus_size` | int64: number of tokens that could be drawn at the token, where not all could; see `Experience.nucleus` |
 | `observation_size` | int64, with an environment: number of its tokens before the token; see `Experience.observations` |
 | `experts` | with routing replay, int16 `[n, layers, k]`: the experts of the token (`gym_torch.model.expert_routing`) |
@@ -29,6 +30,8 @@ from torch import Tensor
 
 from gym_torch.batch import Example
 from gym_torch.source import Examples
+
+ENTROPY_COEF = "entropy_coef"  #: column
 
 
 @dataclass(frozen=True)

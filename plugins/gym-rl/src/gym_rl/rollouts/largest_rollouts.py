@@ -48,6 +48,8 @@ class LargestRollouts(Source):
 
 def _rollouts(config: PolicyGradient, prompts: Examples[Prompt], train: Train, layout: Layout) -> Rollouts:
     free = config.model_copy(update={"routing_replay": False, "stop": []})  # nothing is routed or said here
+    if config.entropy_target is not None:  # sooner or later the bonus counts
+        free = free.model_copy(update={"entropy_target": None, "entropy_coef": 1.0})
     tokenizer = cast(Tokenizer, _Mute())
     return Rollouts(RolloutGenerator(free, prompts, _Endless(), tokenizer, _judged), train, layout, scoring=_scored)
 

@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gym_core import Train
 from gym_core.component import load_object
+from gym_rl.formulas import entropy
 from gym_rl.formulas.kl import adapted_coefficient
 from gym_rl.rollouts.compute_advantages import Credit, completion_kl
 from gym_rl.rollouts.dynamic_sampling import DynamicSample, dynamic_sample, in_loss
-from gym_rl.rollouts.experience import Experience, Rollout
+from gym_rl.rollouts.experience import ENTROPY_COEF, Experience, Rollout
 from gym_rl.rollouts.generate_and_score import RolloutGenerator
 from gym_rl.rollouts.high_entropy import choose_high_entropy
 from gym_rl.rollouts.log_probs import Scoring
@@ -65,6 +67,7 @@ class Rollouts(Source):
         self.credit: Credit = load_object(type(config).credit)
         self.experience: Experience | None = None
         self.beta = config.beta  #: KL coefficient of the next round
+        self.entropy_coef = config.entropy_coef  #: entropy coefficient of the next round
         self.carried_over: tuple[Experience, ...] = ()  #: groups too many, for the next round
         self.first_step = 0  #: step at which the round under way begins
         self.first_prompt = self.next_prompt = 0  #: prompts asked before the round under way, and up to its end
@@ -96,7 +99,7 @@ class Rollouts(Source):
     def state_dict(self) -> dict[str, Any]:
         """Return what names the prompts and their order, how far they were asked, and how the round under way went."""
         plan = {**self.order.state_dict(), "total": self.total, "asked": [self.first_prompt, self.next_prompt]}
-        return {**plan, "metrics": self.metrics, "failures": self.failures, "beta": self.beta}
+        return {**plan, "metrics": self.metrics, "failures": self.failures, **self._coefficients()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the round that is under way, and what is carried over to the next."""
@@ -115,7 +118,11 @@ class Rollouts(Source):
         self.experience = Experience.from_tensors(now) if now else None
         self.carried_over = (Experience.from_tensors(later),) if later else ()
         self.first_prompt, self.next_prompt = state["asked"]
-        self.metrics, self.failures, self.beta = dict(state["metrics"]), dict(state["failures"]), state["beta"]
+        self.metrics, self.failures = dict(state["metrics"]), dict(state["failures"])
+        self.beta, self.entropy_coef = state["beta"], state["entropy_coef"]
+
+    def _coefficients(self) -> dict[str, float]:
+        return {"beta": self.beta, "entropy_coef": self.entropy_coef}
 
     def _rounds(self, more: int = 0) -> Dataset[Prompt]:
         """Return the prompts of each round in order; with `max_steps` that many `more` rounds than are needed for whole ones."""
@@ -142,6 +149,10 @@ class Rollouts(Source):
         counted = in_loss(made, self.config)[made.owner]
         made = made.with_columns({"advantages": made.columns["advantages"].masked_fill(~counted, 0.0)})
         said = rollout_metrics(made) | drawn.metrics | self._adapt(made)
+        bonus = self._bonus(said["entropy"])
+        if bonus:
+            made = made.with_columns({ENTROPY_COEF: torch.full((len(made.tokens),), bonus)})
+        said |= {} if self.config.entropy_target is None else {ENTROPY_COEF: bonus}
         return choose_high_entropy(made, counted, self.config.top_entropy_quantile), said
 
     def _adapt(self, made: Experience) -> dict[str, float]:
@@ -153,6 +164,15 @@ class Rollouts(Source):
         kl = float(away[~away.isnan()].mean())
         self.beta = adapted_coefficient(used, kl, config.kl_target, len(made.lengths), config.kl_horizon)
         return {"kl_coef": used}
+
+    def _bonus(self, found: float) -> float:
+        """Return what the entropy bonus counts in a round of this entropy, and adapt it for the next one."""
+        config, used = self.config, self.entropy_coef
+        if config.entropy_target is None:
+            return used
+        bounds = config.entropy_coef_delta, config.entropy_coef_min, config.entropy_coef_max
+        self.entropy_coef = entropy.adapted_coefficient(used, found, config.entropy_target, *bounds)
+        return entropy.active_coefficient(used, found, config.entropy_target)
 
     def _drawn(self, number: int, rank: int, world: int) -> DynamicSample:
         """Return the completions to the prompts whose turn it is, scored, and those to others in place of what teaches
