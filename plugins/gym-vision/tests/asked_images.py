@@ -14,9 +14,9 @@ NEW = 8
 GREEDY = Sampling(max_tokens=NEW, temperature=0.0, ignore_eos=True, logprobs=1)
 
 
-def reference(path, rows, row, prompt=False):
+def reference(path, rows, row, prompt=False, images=None):
     """Return the inputs that transformers makes of a row, or of a `prompt` to go on with, by the processor's own call."""
-    reader = ProcessorImages(Vision(), path)
+    reader = ProcessorImages(images or Vision(), path)
     processor = reader.processor
     images = [reader.opened(reader.found(name, rows.parent)) for name in row["images"]]
     names = iter(images)

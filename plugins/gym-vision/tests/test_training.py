@@ -119,8 +119,10 @@ def test_calibration_reads_text_alone(model, rows):
             "algorithm": "sft",
         }
     )
-    with pytest.raises(GymError, match="calibrates on text alone"):
-        draw(load_component("quantizers", "rtn")[1](), SimpleNamespace(recipe=recipe), model("llava"))
+    for name, options in (("gptq", {}), ("rtn", {"max_kl": 1.0})):
+        with pytest.raises(GymError, match="calibrates on text alone"):
+            draw(load_component("quantizers", name)[1](**options), SimpleNamespace(recipe=recipe), model("llava"))
+    assert draw(load_component("quantizers", "rtn")[1](), SimpleNamespace(recipe=recipe), model("llava")) is None
 
 
 def test_a_processor_that_frames_texts_itself_is_refused(model):

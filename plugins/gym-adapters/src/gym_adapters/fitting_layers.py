@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from gym_adapters.target_modules import require, within
 from gym_core import GymError
-from gym_torch.model.language_part import in_language_part
+from gym_torch.language_part import in_language_part
 
 KEY = "adapter.target_modules"
 #: What a method asks of the weight of a layer without computing with it.

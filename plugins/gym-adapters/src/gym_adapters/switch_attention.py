@@ -13,7 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from gym_core import GymError
 from gym_torch.attention.segment_attention import segment_attention
-from gym_torch.model.language_part import takes_text_alone
+from gym_torch.language_part import takes_text_alone
 from gym_torch.policy import evaluating
 
 TRIAL = "gym_trial"

@@ -36,6 +36,7 @@ from gym_torch.console import say, warn
 from gym_torch.model import fingerprint
 from gym_torch.model.stored_precisions import stored_dtype
 from gym_torch.model_files import weight_files
+from gym_torch.recorded_components import passed_on
 
 EVIDENCE = "delta.json"
 BETTER = "more bits, or more steps of distillation; what was trained is there"
@@ -158,6 +159,7 @@ class BitDeltaQuantizer(DeltaCodec):
             "dtype": str(stored_dtype(models.tuned, artifact)).removeprefix("torch."),
             **({"config": dict(models.changed)} if models.changed else {}),
             **{key: artifact.details[key] for key in ("revision",) if key in artifact.details},
+            **passed_on(artifact),
         }
         return Artifact(path, "delta", base_name(artifact), details, artifact.task)
 

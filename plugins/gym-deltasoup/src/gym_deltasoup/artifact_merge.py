@@ -34,6 +34,7 @@ from gym_deltasoup.sources.vocabulary import check_same_tokens
 from gym_deltasoup.vector_merge import Prepared, check_names, densities_of, prepared, trusted_of, weights_of
 from gym_torch.checkpoints.base_fingerprint import base_fingerprint
 from gym_torch.checkpoints.checkpoint_folders import whole_by_one
+from gym_torch.recorded_components import passed_on
 
 REPORT = "merge.json"
 SCRATCH = ".scratch"  #: what is unpacked, and candidates that are scored, while the result is made
@@ -163,6 +164,8 @@ def merge_artifacts(
         if template:
             write_template(template, building)
         details = {"merge": {"merger": name_of(merger), "inputs": len(found)}, **lost}
+        if not merger.hides_inputs():
+            details |= next(filter(None, (passed_on(each.artifact) for each in found)), {})
         if where is not None:
             details["base_fingerprint"] = report["base"]["fingerprint"]
         made = group.artifact(building, base, details)

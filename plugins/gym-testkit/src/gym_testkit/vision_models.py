@@ -98,7 +98,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "layer_types": ["sliding_attention", "full_attention"],
             "global_head_dim": 8,
             "hidden_size_per_layer_input": 8,
-            "vocab_size_per_layer_input": 2050,
             "use_bidirectional_attention": "vision",
         },
         "vision": {
@@ -170,7 +169,7 @@ def small_model(family: str, folder: Path) -> Path:
         name: value if name.startswith("mm_") else tokenizer.convert_tokens_to_ids(told["tokens"][value])
         for name, value in told["ids"].items()
     }
-    text = {**TEXT, **told["text"], "vocab_size": len(tokenizer)}
+    text = {**TEXT, **told["text"], "vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)}
     shape = CONFIG_MAPPING[family](text_config=text, vision_config=told["vision"], tie_word_embeddings=True, **ids)
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(shape)

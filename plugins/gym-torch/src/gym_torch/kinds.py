@@ -136,6 +136,8 @@ class LoadTimeQuantizer(Quantizer):
     modules_to_not_convert: tuple[str, ...] = ()
     """Modules that stay as they are, by their paths or parts of these, such as `experts` or `layers.0`. Heads, embeddings,
     norms and routers do in any case."""
+    convert_vision_tower: bool = False
+    """Whether of a model of images and text all is held in a few bits, and not its language model alone."""
 
 
 class TorchStrategy(Held, Strategy):

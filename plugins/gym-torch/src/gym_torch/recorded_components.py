@@ -31,6 +31,11 @@ def images_of(artifact: Artifact) -> Images | None:
     return found
 
 
+def passed_on(artifact: Artifact) -> dict[str, Any]:
+    """Return the details of an artifact that hold of whatever is made of it as well: how images are read."""
+    return {name: artifact.details[name] for name in ("images", "images_options") if name in artifact.details}
+
+
 def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:
     """Return the component that an artifact names, as `module:class`. Raises PluginError where it is missing."""
     entry = next((entry for entry in entries(group) if entry.value == made), None)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gym_core import GymError
+from gym_core import Artifact, GymError
 from gym_export.format import Format, Loaded, Logits
 from gym_export.source import Prompt, Source, read_tokenizer, render, rows
 from gym_torch.checkpoints import weight_shards
@@ -23,6 +23,7 @@ from gym_torch.model.adapted import skeleton
 from gym_torch.model.stored_precisions import stored_exceptions
 from gym_torch.model.tasks import ROUNDING, Task, answers, built
 from gym_torch.model_files import weight_files
+from gym_torch.recorded_components import passed_on
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -69,6 +70,8 @@ class Safetensors(Format):
             digests = weight_shards.write(empty, fitting, into, most, spare)
         source.carry_tokenizer(into)
         source.carry_card(into)
+        if kept := passed_on(source.artifact):
+            Artifact(into, details=kept, task=source.artifact.task).record()
         return {"digests": digests, "dtype": str(dtype).removeprefix("torch.")}
 
     def weights(self, source: Source, path: Path, told: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from gym_data.row_reader import ShapeError
 from gym_quant.config.base import Sampling
 from gym_torch.batch import Example, Piece, unbranched
 from gym_torch.config import torch_algorithm
+from gym_torch.console import say
 from gym_torch.contract_checks import promised
 from gym_torch.kinds import part
 from gym_torch.loop.prepared_data import Prepared, begun
@@ -72,7 +73,7 @@ class Samples:
 
 
 def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
-    """Draw samples with the seed of the run; None where neither the quantizer nor the recipe names data.
+    """Draw samples with the seed of the run; None where neither the quantizer nor the recipe names data it can look at.
 
     Those held out are of the validation split where there is one; else training saw them and calibration did not.
 
@@ -89,6 +90,9 @@ def draw(config: Sampling, run: Run, model: Path) -> Samples | None:
             )
         return None
     if data.brings_inputs():
+        if config.data is None and not config.calibrates and config.max_kl is None:
+            say("nothing is measured: samples may have images; `gym quantize ... data=FILE` names text for it")
+            return None
         raise GymError(
             "samples may have images, and it measures and calibrates on text alone",
             key="quantization.data",

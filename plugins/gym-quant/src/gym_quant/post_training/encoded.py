@@ -13,7 +13,7 @@ from gym_core import Artifact, GymError, Run
 from gym_quant.config.encoded import Encoded
 from gym_quant.post_training import calibration, evidence
 from gym_quant.post_training.calibration import Rows
-from gym_quant.post_training.quantizer import SHARD, PostTrainingQuantizer, refuse_quantized
+from gym_quant.post_training.quantizer import SHARD, PostTrainingQuantizer, refuse_quantized, tell_left
 from gym_quant.post_training.separate_experts import several_matrices
 from gym_quant.post_training.walk import Walk, raised
 from gym_torch.checkpoints import weight_shards
@@ -23,6 +23,7 @@ from gym_torch.model_files import weight_files
 from gym_torch.quantization.stored_formats import GYM
 from gym_torch.quantization.weights import QuantizedMatrix, plain_state, quantized_layers
 from gym_torch.recorded_components import told_of
+from gym_torch.weight_names import in_files
 
 
 class EncodedQuantizer(PostTrainingQuantizer):
@@ -41,6 +42,8 @@ class EncodedQuantizer(PostTrainingQuantizer):
         """Write configuration and weights; return what was done and measured."""
         refuse_quantized(base)
         before = mapped_weights.load(base, exact=True)
+        if not self.config.encoder.convert_vision_tower:
+            tell_left(before)
         numbers = {name: weight.numel() for name, weight in weight_shards.own_weights(before).items()}
         if odd := several_matrices(before):
             raise GymError(
@@ -52,12 +55,13 @@ class EncodedQuantizer(PostTrainingQuantizer):
         samples = calibration.draw(self.config, run, base)
         after = mapped_weights.load(base, quantizer=self.config.encoder)
         layers = quantized_layers(after)
+        names = in_files(before, [f"{name}.weight" for name in layers])
         tensors = {
-            f"{name}.weight_{key}": tensor for name, layer in layers.items() for key, tensor in parts(layer).items()
+            f"{names[f'{name}.weight']}_{key}": tensor
+            for name, layer in layers.items()
+            for key, tensor in parts(layer).items()
         }
-        plain = {
-            name: weight for name, weight in weight_shards.own_weights(before).items() if f"{name}_shape" not in tensors
-        }
+        plain = {name: weight for name, weight in weight_shards.own_weights(before).items() if name not in names}
         written = tensors | dict(weight_shards.on_disk(before, plain.items()))
         left = weight_shards.lay_out({name: each.to("meta") for name, each in written.items()}, building, SHARD)
         for name, each in written.items():

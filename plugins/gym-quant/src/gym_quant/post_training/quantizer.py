@@ -33,11 +33,14 @@ from gym_torch.checkpoints.open_artifact import quantized_from
 from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
+from gym_torch.language_part import in_language_part
 from gym_torch.memory import malloc
 from gym_torch.memory.memory_meter import Meter
 from gym_torch.model import fingerprint, mapped_weights
 from gym_torch.model.read_weights import read_weights
 from gym_torch.model_files import weight_files
+from gym_torch.recorded_components import passed_on
+from gym_torch.weight_names import in_files
 
 SHARD = int(5e9)  #: most bytes of a file of weights
 BETTER = "more bits, smaller groups or another method: `gym quantize RUN --with gptq`; what was trained is there"
@@ -62,7 +65,7 @@ class PostTrainingQuantizer:
 
         """
         source = self._source(run, artifact)
-        details = {"quantization": self._name, **quantized_from(artifact, into)}
+        details = {"quantization": self._name, **quantized_from(artifact, into), **passed_on(artifact)}
         made = Artifact(into, "model", details=details, task=artifact.task)
         if into.exists() and any(into.iterdir()):
             if _source_of(into) == source:
@@ -102,6 +105,7 @@ class PostTrainingQuantizer:
         """Write configuration and weights; return what was done and measured."""
         refuse_quantized(base)
         model = mapped_weights.load(base, exact=True)
+        tell_left(model)
         known = tuple(f"{name}." for name in experts.stacked(model))
         if odd := [name for name in experts.several_matrices(model) if not name.startswith(known)]:
             raise GymError(
@@ -120,7 +124,8 @@ class PostTrainingQuantizer:
             raise GymError(
                 "experts of different bits cannot be read by transformers", key="quantization", fix="use gptq"
             )
-        checkpoint = Checkpoint(model, work.schemes, experts.file_names(model), building, SHARD)
+        names = experts.file_names(model) | in_files(model, _columns(model))
+        checkpoint = Checkpoint(model, work.schemes, names, building, SHARD)
         work.write(checkpoint)
         checkpoint.finish(base, work.schemes)
         _check_readable(building, base, work.schemes.values())
@@ -156,6 +161,13 @@ class PostTrainingQuantizer:
         return hashlib.sha256(json.dumps([told, models], sort_keys=True, default=str).encode()).hexdigest()
 
 
+def tell_left(model: PreTrainedModel) -> None:
+    """Say how much of a model is no part of its language model: of one that reads images that alone is quantized."""
+    language = in_language_part(model)
+    if left := sum(weight.numel() for name, weight in model.named_parameters() if not language(name)):
+        say(f"the language model is quantized: {left:,} parameters beside it, which read images, stay as they are")
+
+
 def refuse_quantized(base: Path) -> None:
     """Raise GymError where the model in a directory is quantized."""
     if "quantization_config" in json.loads((base / "config.json").read_text(encoding="utf-8")):
@@ -183,10 +195,11 @@ def _check_readable(made: Path, base: Path, schemes: Iterable[Scheme]) -> None:
 
 def _columns(model: PreTrainedModel) -> dict[str, int]:
     """Return the columns of each weight of a linear layer of the decoder, by name."""
+    language = in_language_part(model)
     return {
         f"{name}.weight": module.in_features
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and linear(f"{name}.weight", tuple(module.weight.shape))
+        if isinstance(module, nn.Linear) and language(name) and linear(f"{name}.weight", tuple(module.weight.shape))
     }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from gym_torch.language_part import in_language_part
 from gym_torch.quantization.expert_layer import runs_beside
 
 UNUSED = {
@@ -83,8 +84,12 @@ def stacked(model: PreTrainedModel) -> dict[str, nn.Module]:
 
 
 def several_matrices(model: PreTrainedModel) -> list[str]:
-    """Return the names of weights that hold several matrices each; a convolution of each channel by itself is one matrix."""
-    return [name for name, weight in model.named_parameters() if weight.squeeze().dim() > 2]
+    """Return the names of weights of the language model that hold several matrices each.
+
+    A convolution of each channel by itself is one matrix.
+    """
+    language = in_language_part(model)
+    return [name for name, weight in model.named_parameters() if weight.squeeze().dim() > 2 and language(name)]
 
 
 def columns(model: PreTrainedModel) -> dict[str, int]:

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
-from gym_torch.model.language_part import in_language_part
+from gym_torch.language_part import in_language_part
 from gym_torch.model.read_weights import read_weights
 from gym_torch.model.stored_precisions import declare_dtype, exceptions, named_dtype, stored_dtype
 from gym_torch.model.vocabulary import vocabulary_modules

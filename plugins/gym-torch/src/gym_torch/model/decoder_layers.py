@@ -6,7 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gym_core import GymError
-from gym_torch.model.language_part import in_language_part
+from gym_torch.language_part import in_language_part
 
 
 def layers_of(model: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:

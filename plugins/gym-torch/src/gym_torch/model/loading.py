@@ -181,7 +181,7 @@ def _weights(
             codec = codec_of(config.quantization, shape) if config.quantization else None
             model = _random(shape, seed, options)
             if codec and config.quantization:
-                quantize_in_place(model, codec, config.quantization.modules_to_not_convert)
+                quantize_in_place(model, codec, config.quantization)
     if config.resizes_vocabulary() or not grows:
         check_vocabulary(model, path, config.own_folder(), config.resizes_vocabulary(), seed)
     rope_scaling.steady(model)

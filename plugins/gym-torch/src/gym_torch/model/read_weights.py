@@ -89,7 +89,8 @@ def read_model(path: Path, options: dict[str, Any], quantizer: LoadTimeQuantizer
     shape = options["config"]
     unused: Sequence[str] = ()
     if quantizer:
-        streaming = QuantizeOnLoad(codec_of(quantizer, shape), path, quantizer.modules_to_not_convert)
+        skipped, senses = quantizer.modules_to_not_convert, quantizer.convert_vision_tower
+        streaming = QuantizeOnLoad(codec_of(quantizer, shape), path, skipped, senses)
     elif found := format_of(shape):
         streaming, unused = PreQuantized(found, path), found.unused
         options = {**options, "key_mapping": renamed(path, found)}

@@ -61,9 +61,9 @@ def quantize_layer(
     model.set_submodule(name, stored_layer(layer, codec, stored, matrix.shape, original))
 
 
-def quantize_in_place(model: PreTrainedModel, codec: WeightCodec, skipped: Sequence[str]) -> None:
+def quantize_in_place(model: PreTrainedModel, codec: WeightCodec, quantizer: LoadTimeQuantizer) -> None:
     """Quantize a model that is in memory, layer by layer. Raises what `to_quantize` does."""
-    wanted = to_quantize(model, skipped)
+    wanted = to_quantize(model, quantizer.modules_to_not_convert, quantizer.convert_vision_tower)
     for name, layer in wanted.layers.items():
         quantize_layer(model, name, layer.get_parameter("weight").detach(), codec)
     for name in wanted.experts:
@@ -76,7 +76,7 @@ def put_empty_layers(model: PreTrainedModel, quantizer: LoadTimeQuantizer) -> No
 
     Raises what `to_quantize` does.
     """
-    wanted = to_quantize(model, quantizer.modules_to_not_convert)
+    wanted = to_quantize(model, quantizer.modules_to_not_convert, quantizer.convert_vision_tower)
     for name, layer in wanted.layers.items():
         shape = matrix_of(layer, layer.get_parameter("weight")).shape
         size = quantizer.declared_bytes({f"{name}.weight": tuple(shape)})
@@ -105,10 +105,10 @@ class _EmptyCodec(WeightCodec):
 class QuantizeOnLoad(QuantizationConfigMixin):
     """Quantization config for `from_pretrained` that encodes weights with a codec as they are read."""
 
-    def __init__(self, codec: WeightCodec, path: Path, skipped: Sequence[str] = ()) -> None:
-        """Take the codec, the directory of the model, and the modules that are not quantized."""
+    def __init__(self, codec: WeightCodec, path: Path, skipped: Sequence[str] = (), senses: bool = False) -> None:
+        """Take the codec, the directory of the model, and the modules that are not quantized; see `to_quantize`."""
         super().__init__(quant_method=METHOD)
-        self.codec, self.path, self.skipped = codec, path, skipped
+        self.codec, self.path, self.skipped, self.senses = codec, path, skipped, senses
         self.nonfinite: list[str] = []
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class QuantizeOnLoad(QuantizationConfigMixin):
 
     def prepare(self, model: PreTrainedModel) -> set[str]:
         """Prepare a model without data, and return the names of the weights to encode. Raises what `to_quantize` does."""
-        return to_quantize(model, self.skipped).weights
+        return to_quantize(model, self.skipped, self.senses).weights
 
     def finish(self, model: PreTrainedModel) -> None:
         """Remove the mark of transformers for quantized models. Raises GymError for weights that are not finite."""

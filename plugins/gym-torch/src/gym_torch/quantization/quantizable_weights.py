@@ -7,7 +7,7 @@ included, and of experts that transformers runs by its experts interface are qua
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gym_core import GymError
 from gym_torch.console import say
+from gym_torch.language_part import in_language_part
 from gym_torch.quantization.expert_layer import runs_beside
 from gym_torch.quantization.weight_codec import KEY
 from gym_torch.quantization.weights import QuantizedMatrix, stored_modules
@@ -40,8 +41,10 @@ class ToQuantize(NamedTuple):
         return {f"{name}.weight" for name in self.layers}.union(self.experts)
 
 
-def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuantize:
+def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = (), senses: bool = False) -> ToQuantize:
     """Return what to quantize of a model, without modules whose path contains one of `skipped`.
+
+    Of one that reads images it is the language model alone; with `senses` what encodes images too.
 
     Raises:
         GymError: there is nothing to quantize, most weights cannot be quantized though `skipped` does not name them, or `skipped`
@@ -59,9 +62,9 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
     kept, routers = set(map(id, _by_convention(model))), routing(model)
     backbone = {id(module) for module in model.base_model.modules()}  # heads that score lie beside it
     tied = {key for pair in (model.all_tied_weights_keys or {}).items() for key in pair}
-    found = ToQuantize({}, [])
+    found, wanted = ToQuantize({}, []), (lambda name: True) if senses else in_language_part(model)
     for name, module in model.named_modules():
-        if id(module) in kept or id(module) not in backbone or _lies(name, skipped):
+        if id(module) in kept or id(module) not in backbone or _lies(name, skipped) or not wanted(name):
             continue
         if isinstance(module, nn.Linear | Conv1D) and not isinstance(module, QuantizedMatrix):
             if f"{name}.weight" not in tied and id(module.weight) not in routers:
@@ -70,7 +73,7 @@ def to_quantize(model: PreTrainedModel, skipped: Sequence[str] = ()) -> ToQuanti
             stacks = (own for own, weight in module.named_parameters(recurse=False) if weight.dim() == 3)
             paths = (f"{name}.{own}" for own in stacks)
             found.experts.extend(path for path in paths if path not in tied and not _lies(path, skipped))
-    _worth_it(model, found, skipped)
+    _worth_it(model, found, skipped, wanted)
     return found
 
 
@@ -118,10 +121,11 @@ def tell(model: PreTrainedModel, name: str) -> dict[str, Any]:
     return found
 
 
-def _worth_it(model: PreTrainedModel, found: ToQuantize, skipped: Sequence[str]) -> None:
-    """Raise GymError where nothing is quantized, or less than what cannot be and was not skipped on request."""
+def _worth_it(model: PreTrainedModel, found: ToQuantize, skipped: Sequence[str], wanted: Callable[[str], bool]) -> None:
+    """Raise GymError where nothing is quantized, or less of what is `wanted` than cannot be and was not skipped on request."""
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
-    left = {name: size for name, size in left_over(model, found.weights).items() if not _lies(name, skipped)}
+    unused = left_over(model, found.weights).items()
+    left = {name: size for name, size in unused if wanted(name) and not _lies(name, skipped)}
     rest, taken = sum(left.values()), sum(sizes[name] for name in found.weights)
     kind, names = type(model).__name__, _few(sorted({_module(name) for name in left}))
     if rest > taken:

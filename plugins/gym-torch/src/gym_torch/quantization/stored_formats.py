@@ -28,6 +28,7 @@ from gym_torch.quantization.packed_codes import BITS, groups, reordered, unpacke
 from gym_torch.quantization.stored_format import StoredFormat, odd
 from gym_torch.quantization.weight_codec import WeightCodec
 from gym_torch.quantization.weights import STORED, matrix_of, stored_layer
+from gym_torch.weight_names import in_files
 
 PLAIN = "weight"  #: what a weight is called that is not packed
 
@@ -185,8 +186,10 @@ def format_of(shape: PretrainedConfig) -> StoredFormat | None:
 def prepare(model: PreTrainedModel, path: Path, codec: StoredFormat) -> None:
     """Replace layers of a model without data by quantized layers without data, where the files have quantized weights."""
     there = _modules(path, codec)
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear | Conv1D) and (stored := there.pop(name, None)):
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | Conv1D)}
+    known = {} if there.keys() <= layers.keys() else in_files(model, (f"{name}.weight" for name in layers))
+    for name, layer in layers.items():
+        if stored := there.pop(known.get(f"{name}.weight", name).removesuffix(".weight"), None):
             empty = {key: torch.empty_like(tensor, device="meta") for key, tensor in stored.items()}
             shape, wanted = codec.shape(stored), matrix_of(layer, layer.get_parameter("weight")).shape
             if shape != wanted:
