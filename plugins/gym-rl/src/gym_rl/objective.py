@@ -92,9 +92,8 @@ class PolicyObjective(Objective[RolloutBatch, Rollout]):
         apart = log_ratio(batch.old_log_probs, batch.sampling_log_probs)
         terms["sampling/importance_sampling_ratio/mean"] = self.correction(apart, batch.owner, batch.responses)
         loss = loss * terms["sampling/importance_sampling_ratio/mean"]
-        if (
-            self.penalty
-        ):  # holds to the reference whatever was sampled: a weight of 0 would let go; k3_is has a ratio of its own
+        # Not weighed by the correction: a weight of 0 would let go of the reference, and k3_is has a ratio of its own.
+        if self.penalty:
             reference, sampled = batch.columns["ref_log_probs"], batch.sampling_log_probs
             loss = loss + self.config.beta * self.penalty(log_probs, reference, sampled)
         if batch.entropy:  # that, and the divergence, are of all tokens, not of the one that somebody sampled
