@@ -116,22 +116,6 @@ def test_without_the_option_rows_with_images_are_bad_rows(model, rows):
         read(model, rows, [ROWS[1]], images=None)
 
 
-@pytest.mark.parametrize(
-    ("shape", "row"),
-    [
-        (
-            "preference",
-            {"prompt": [ASKED], "chosen": [ANSWERED], "rejected": [{**ANSWERED, "content": "No."}], "images": IMAGES},
-        ),
-        ("prompt", {"messages": [ASKED], "images": IMAGES}),
-        ("text", {"text": "Words.", "images": IMAGES}),
-    ],
-)
-def test_rows_of_other_shapes_have_no_images(shape, row, model, rows):
-    with pytest.raises(DataError, match="images"):
-        read(model, rows, [row], shape)
-
-
 def test_a_row_whose_image_is_beyond_the_cutoff_is_left_out(model, rows):
     cut = read(model, rows, ROWS, cutoff=40)
     assert [example.images for example in cut.train] == [[]]

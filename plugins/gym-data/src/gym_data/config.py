@@ -46,7 +46,7 @@ class DatasetConfig(Data):
     date: Annotated[str | None, AfterValidator(_day)] = None
     """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
     images: Annotated[SerializeAsAny[Images] | None, Slot("images")] = None
-    """How images of conversations are read, such as `vision`; without it, rows that have any are bad rows."""
+    """How images of rows are read, such as `vision`; without it, rows that have any are bad rows."""
     system: str | None = None
     """System message of conversations that have none."""
     split_special_tokens: bool = True

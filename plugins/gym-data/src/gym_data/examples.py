@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,28 @@ class Example:
     id: str  #: source and row it came from
     tokens: Tokens  #: int32 [length]
     trained: Mask  #: bool [length]; whether the token is predicted and trained on, never true of the first
+    images: Sequence[Image] = field(default=(), kw_only=True)  #: that its tokens show, in order
+    reader: ImageReader | None = field(default=None, kw_only=True)  #: of its images
+
+    def model_inputs(self, tokens: Tokens | None = None) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the model is given beside its tokens, or beside these with the same images; nothing where it has none.
+
+        Raises DataError where the file of an image is not what it was.
+        """
+        if self.reader is None or not self.images:
+            return {}
+        return self.reader.inputs(self.images, self.tokens if tokens is None else tokens)
+
+    @property
+    def input_tokens(self) -> Collection[int]:
+        """Return the tokens that stand for parts of images."""
+        return self.reader.tokens if self.reader else ()
+
+    @property
+    def inputs_key(self) -> str:
+        """Return what is equal where the model is given the same beside the same tokens; empty where that is nothing."""
+        told = [image["sha256"] for image in self.images]
+        return " ".join([self.reader.fingerprint, *told]) if self.reader and told else ""
 
     @classmethod
     def longest(cls, id: str, length: int) -> Example:
@@ -51,18 +73,6 @@ class Example:
     def judgement(self) -> str:
         """Return what a preview says of it; empty where it was not judged."""
         return ""
-
-
-@dataclass(frozen=True)
-class Illustrated(Example):
-    """A sequence with images."""
-
-    images: Sequence[Image]
-    reader: ImageReader
-
-    def model_inputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the model is given beside the tokens. Raises DataError where a file is not what it was."""
-        return self.reader.inputs(self.images, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,7 @@ class Examples(Sequence[Example]):
     ) -> None:
         """Take what finds an array by its name; `order` names the one that says which examples these are.
 
-        `images` reads those of conversations.
+        `images` reads those of examples.
         """
         self._images = images
         self._kind = KINDS.get(shape, Example)
@@ -221,9 +231,7 @@ class Examples(Sequence[Example]):
         if not len(self._about_ends):
             return self._kind(name, tokens, trained)
         about = json.loads(self._about[_range(self._about_ends, number)].tobytes())
-        if self._kind is Example and self._images:
-            return Illustrated(name, tokens, trained, reader=self._images, **about)
-        return self._kind(name, tokens, trained, **about)
+        return self._kind(name, tokens, trained, reader=self._images, **about)
 
     def by_source(self) -> dict[str, Examples]:
         """Return the examples of each source, by its name."""

@@ -1,4 +1,4 @@
-"""Images of conversations: how rows name them, where they stand in a text, and what reads them for a model."""
+"""Images of rows: how these name them, where they stand in a text, and what reads them for a model."""
 
 from __future__ import annotations
 
@@ -72,6 +72,32 @@ def placed(rendered: Rendered, mark: str, written: Sequence[str]) -> tuple[Rende
 
     spans = tuple((moved(start), moved(end)) for start, end in rendered.spans)
     return Rendered(text, spans, rendered.last), count
+
+
+def shown(
+    images: Sequence[Any], sequences: Sequence[Rendered], reader: ImageReader, folder: Path
+) -> list[tuple[list[Image], Rendered]]:
+    """Return the sequences of a conversation with what its images, in this folder, take up in them, and which each shows.
+
+    Raises ValueError where an image cannot be read, or the template leaves some out.
+    """
+    found = [reader.found(image, folder) for image in images]
+    written = reader.written(found) if found else []
+    texts = [placed(each, reader.mark, written) for each in sequences]
+    most = max((count for _, count in texts), default=len(found))
+    if most < len(found):
+        raise ValueError(f"the chat template leaves out images: it shows {most} of {len(found)}")
+    return [(found[:count], text) for text, count in texts]
+
+
+def without_bytes(value: Any, images: Sequence[Any], found: Sequence[Image]) -> Any:
+    """Return what a row holds with the path of its file in the place of each of its images that stands there in bytes."""
+    if isinstance(value, bytes) or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes)):
+        paths = (each["path"] for image, each in zip(images, found, strict=True) if image == value)
+        return next(paths, value)
+    if isinstance(value, Mapping):
+        return {key: without_bytes(each, images, found) for key, each in value.items()}
+    return [without_bytes(each, images, found) for each in value] if isinstance(value, list) else value
 
 
 def whole(tokens: npt.NDArray[np.int32], cutoff: int, images: frozenset[int]) -> bool:

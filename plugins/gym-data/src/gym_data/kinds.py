@@ -75,7 +75,7 @@ class Data(Component):
         return None
 
     def brings_inputs(self) -> bool:
-        """Whether samples may have more than tokens for the model, such as images (`gym_torch.batch.WithInputs`)."""
+        """Whether samples may have more than tokens for the model, such as images (`gym_torch.inputs_beside.WithInputs`)."""
         return False
 
     def reads_images(self) -> Images | None:

@@ -115,8 +115,8 @@ class Reader:
         images = structured.pictures if isinstance(structured, Row) else ()
         if not images:
             no_marked_media(row)
-        elif self.shape != "conversation":
-            raise ValueError(f"it has images, which are read of conversations, not of rows of shape `{self.shape}`")
+        elif self.shape == "text":
+            raise ValueError("it has images, which plain text has no place for")
         elif self.config.images is None:
             raise ValueError("it has images, which `data: {images: vision}` reads (package gym-vision)")
 

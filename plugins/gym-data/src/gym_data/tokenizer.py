@@ -6,7 +6,7 @@ It knows `tokenizer.json`, not transformers: nothing here imports torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,7 @@ class Tokenizer:
         `template` is used in place of the model's own chat template, `options` are handed to it. Without `split_special_tokens`,
         special tokens that texts spell out are these tokens; `images` reads those of messages. Raises DataError without one.
         """
-        self.split_special_tokens = split_special_tokens
-        self.images = images
+        self.split_special_tokens, self.images = split_special_tokens, images
         self.path = Path(path)
         files = read_tokenizer(self.path)
         self.fingerprint = files.fingerprint
@@ -176,16 +175,17 @@ class Tokenizer:
         steps: Sequence[str],
         separator: str,
         values: Mapping[str, Any] | None = None,
+        shown: Callable[[Rendered], Rendered] = lambda text: text,
     ) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
 
-        A separator stands behind each step, and no token holds parts of two. Raises what `learnable` raises.
+        A separator stands behind each step, and no token holds parts of two; `shown` puts images into the text of the prompt.
+        Raises what `learnable` and `shown` raise.
         """
-        request = RenderRequest(messages, tools or (), prompt=True, values=values or {})
-        prompt, _ = self.encode_rendered(self._sequences(request))[0]
+        (text,) = self._sequences(RenderRequest(messages, tools or (), prompt=True, values=values or {}))
+        prompt, _ = self.encode_rendered([shown(text)])[0]
         pieces = [np.asarray(ids, dtype=np.int32) for ids in self.encode_batch([step + separator for step in steps])]
-        ends = np.cumsum([len(prompt), *map(len, pieces)])[1:] - 1
-        return np.concatenate([prompt, *pieces]), ends
+        return np.concatenate([prompt, *pieces]), np.cumsum([len(prompt), *map(len, pieces)])[1:] - 1
 
     def learnable(
         self,

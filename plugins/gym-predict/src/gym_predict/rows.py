@@ -16,7 +16,7 @@ import numpy as np
 
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
-from gym_data.examples import Example, Illustrated
+from gym_data.examples import Example
 from gym_data.images import Image
 from gym_data.kinds import Data
 from gym_data.new_tokens import folder_of
@@ -123,7 +123,7 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
         texts.append(tokenizer.decode(prompt))
         answers.append(tokenizer.decode(answer, skip_special=True))
         ends |= _end(answer, tokenizer)
-    images = [list(sample.images) if isinstance(sample, Illustrated) else [] for sample in samples]
+    images = [list(sample.images) for sample in samples]
     return Known(prompts, texts, answers, frozenset(ends), images)
 
 

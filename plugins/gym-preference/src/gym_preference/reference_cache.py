@@ -20,6 +20,7 @@ from transformers import PretrainedConfig
 from gym_core.files import replacing
 from gym_data import cache_eviction, token_cache
 from gym_data.provenance import maker
+from gym_torch.inputs_beside import inputs_of
 from gym_torch.prompt_responses import PromptResponses
 
 KEY_BYTES = 16
@@ -76,8 +77,10 @@ class CachedLogProbs:
 
 
 def key_of(group: PromptResponses) -> bytes:
-    """Return bytes that are equal for equal tokens of which the same are trained."""
+    """Return bytes that are equal for equal tokens of which the same are trained, with the same images."""
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for each in group.responses:
+        digest.update(inputs_of(each)[1].encode())
     for part in (group.prompt, *(array for each in group.responses for array in (each.tokens, each.trained))):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(part).tobytes())

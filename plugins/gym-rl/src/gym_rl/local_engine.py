@@ -45,6 +45,8 @@ class LocalEngine:
         """Return the completions: see `gym_torch.generation.generator.Generator.generate`."""
         device, options = self.generator.model.device, dict(vars(request))
         options["max_new_tokens"], turns = options.pop("limits"), options.pop("turns")
+        if further := options.pop("ends"):
+            options["stop_ids"] = {*self.generator.stop_ids, *further}
         if turns is not None and self.prefix_cache_bytes:
             options["prefixes"] = turns.setdefault("prefixes", PrefixCache(self.prefix_cache_bytes))
         with rounding(device, self.precision):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -10,12 +10,12 @@ from gym_core.component import Component
 from gym_core.errors import GymError
 
 if TYPE_CHECKING:
-    from gym_torch.generation.row import Completion
+    from gym_torch.generation.row import Completion, Inputs
 
 
 @dataclass(frozen=True)
 class RolloutRequest:
-    """Completions that are asked for. Raises GymError unless there is a stream and a limit for each prompt."""
+    """Completions that are asked for. Raises GymError unless there are a stream, a limit and inputs for each prompt."""
 
     prompts: Sequence[Sequence[int]]  #: token ids, at least one each
     max_new_tokens: int
@@ -29,6 +29,10 @@ class RolloutRequest:
         int
     ] = ()  #: for each prompt the most tokens to generate; by default, and at most, `max_new_tokens`
     stop: Sequence[str] = ()  #: texts that end an answer, none of them empty; see `RolloutEngine.generate`
+    inputs: Sequence[Inputs | None] = ()
+    """For each prompt what the model is given beside its tokens, such as images, or None; by default None. Equal ones give the
+    same. There are some for engines alone that take them: `RolloutEngineConfig.takes_inputs`."""
+    ends: Collection[int] = ()  #: further tokens that end an answer; there are some beside `inputs` alone
     turns: MutableMapping[str, Any] | None = None
     """Where an engine may keep what it computed, for a request of the next turn: the same mapping comes with all turns of some
     completions, while the weights stay. None where completions have one turn."""
@@ -38,7 +42,8 @@ class RolloutRequest:
         count = len(self.prompts)
         object.__setattr__(self, "streams", self.streams if len(self.streams) else range(count))
         object.__setattr__(self, "limits", self.limits if len(self.limits) else [self.max_new_tokens] * count)
-        for what, given in (("streams", self.streams), ("limits", self.limits)):
+        object.__setattr__(self, "inputs", self.inputs or [None] * count)
+        for what, given in (("streams", self.streams), ("limits", self.limits), ("inputs", self.inputs)):
             if len(given) != count:
                 raise GymError(f"{len(given)} {what} for {count} prompts", where="RolloutRequest")
 
@@ -84,3 +89,6 @@ class RolloutEngineConfig(Component):
     """
 
     kind: ClassVar[str] = "rollouts"
+
+    takes_inputs: ClassVar[bool] = False
+    """Whether it answers prompts with more than tokens, such as images (`RolloutRequest.inputs`)."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gym_torch.inputs_beside import Inputs, inputs_of, no_inputs
 from gym_torch.segment_spans import Spans
 
 
@@ -43,15 +44,8 @@ class Piece(NamedTuple):
     id: str
     tokens: npt.NDArray[np.int32]
     trained: npt.NDArray[np.bool_]
-
-
-@runtime_checkable
-class WithInputs(Protocol):
-    """A sample with more than tokens for the model, such as images; it is computed by itself."""
-
-    def model_inputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the model is given beside the tokens, by the names of its `forward`."""
-        ...
+    model_inputs: Callable[..., Inputs] = no_inputs  #: of the sample that it is a part of, see `WithInputs`
+    inputs_key: str = ""
 
 
 @runtime_checkable
@@ -77,7 +71,7 @@ def apart(examples: Sequence[Example]) -> tuple[list[Example], tuple[int | None,
         for number, (length, before) in enumerate(example.segments):
             name = f"{example.id}/{number + 1}" if number else example.id
             here = slice(start, start + length)
-            pieces.append(Piece(name, example.tokens[here], example.trained[here]))
+            pieces.append(Piece(name, example.tokens[here], example.trained[here], *inputs_of(example)))
             prefixes.append(None if before is None else first + before)
             start += length
     return pieces, tuple(prefixes)
@@ -92,9 +86,8 @@ def unbranched(sample: Example) -> Example:
     while (earlier := before[path[0]]) is not None:
         path.insert(0, earlier)
     along = [pieces[number] for number in path]
-    return Piece(
-        sample.id, np.concatenate([each.tokens for each in along]), np.concatenate([each.trained for each in along])
-    )
+    tokens, trained = np.concatenate([each.tokens for each in along]), np.concatenate([each.trained for each in along])
+    return Piece(sample.id, tokens, trained, *inputs_of(sample))
 
 
 @dataclass(frozen=True)
@@ -226,7 +219,7 @@ def packed(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
         **_targets(examples, [segment.start for segment in segments], before),
         segments=tuple(segments),
         spans=spans,
-        inputs=_inputs(examples),
+        inputs=_inputs(examples, [example.tokens for example in examples]),
     )
 
 
@@ -244,8 +237,8 @@ def padded(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
     starts = [sum(spans.lengths[other] for other in lineage[:-1]) for lineage in lineages]
     longest = max(start + length for start, length in zip(starts, spans.lengths, strict=True))
     tokens = np.zeros((len(leaves), longest), dtype=np.int64)
-    for row, leaf in enumerate(leaves):
-        text = np.concatenate([examples[number].tokens for number in lineages[leaf]])
+    texts = [np.concatenate([examples[number].tokens for number in lineages[leaf]]) for leaf in leaves]
+    for row, text in enumerate(texts):
         tokens[row, : len(text)] = text
     flat = [row_of[number] * longest + start for number, start in enumerate(starts)]
     before = [None if prefix is None else start - 1 for start, prefix in zip(flat, spans.prefixes, strict=True)]
@@ -259,15 +252,15 @@ def padded(examples: Sequence[Example], prefixes: Sequence[int | None] = ()) -> 
             )
             for number, length in enumerate(spans.lengths)
         ),
-        inputs=_inputs([examples[leaf] for leaf in leaves]),
+        inputs=_inputs([examples[leaf] for leaf in leaves], texts),
     )
 
 
-def _inputs(examples: Sequence[Example]) -> tuple[Mapping[str, Tensor], ...]:
-    """Return what the model is given beside the tokens of each example."""
-    if not any(isinstance(example, WithInputs) for example in examples):
+def _inputs(leaves: Sequence[Example], texts: Sequence[npt.NDArray[np.int32]]) -> tuple[Mapping[str, Tensor], ...]:
+    """Return what the model is given beside the tokens of each text, which ends with one of the leaves; nothing of text alone."""
+    given = [inputs_of(leaf)[0](text) for leaf, text in zip(leaves, texts, strict=True)]
+    if not any(given):
         return ()
-    given = (example.model_inputs() if isinstance(example, WithInputs) else {} for example in examples)
     return tuple({name: torch.from_numpy(value) for name, value in each.items()} for each in given)
 
 

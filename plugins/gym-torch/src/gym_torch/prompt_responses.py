@@ -20,7 +20,7 @@ from gym_torch.packing import Layout
 
 
 class PromptResponses(NamedTuple):
-    """A prompt and the responses that continue it."""
+    """A prompt and the responses that continue it; what has more than tokens has it in its responses."""
 
     prompt: Tokens  #: [length], may be empty; not trained
     responses: tuple[Example, ...]  #: at least one; their trained tokens are the targets

@@ -36,6 +36,7 @@ class ProcessorImages:
     def __init__(self, config: Vision, path: Path) -> None:
         """Open the processor. Raises GymError where the model has none for images, or one that says too little of them."""
         self.config = config
+        self._last: tuple[str, Any] = "", None
         self.processor = _processor(path)
         self.mark: str = self.processor.image_token
         self._check(path)
@@ -100,15 +101,35 @@ class ProcessorImages:
         """Return pixels and what else the model is given beside these tokens."""
         if not images:
             return {}
-        try:
-            processed = self._processed(images, return_tensors="np")
-        except ValueError as error:
-            raise DataError(str(error), key=KEY, fix="prepare the data again: `data.rebuild=true`") from error
-        told = {
-            name: np.asarray([[kinds.get(token, 0) for token in tokens.tolist()]], dtype=np.int64)
-            for name, kinds in self._kinds.items()
-        }
-        return {name: value for name, value in processed.items() if name not in (*TEXT, *KINDS)} | told
+        processed = self._looked_at(images)
+        said = tokens.tolist()
+        given = {name: value for name, value in processed.items() if name not in (*TEXT, *KINDS)}
+        if said[-1] in self.tokens and self._parts(said) > self._parts(processed["input_ids"][0].tolist()):
+            said[-1] = self._other  # a model said it, and there is no image for it; nothing follows, so nothing changes
+            given["input_ids"] = np.asarray([said], dtype=np.int64)
+        for name, kinds in self._kinds.items():
+            given[name] = np.asarray([[kinds.get(token, 0) for token in said]], dtype=np.int64)
+        return given
+
+    def _parts(self, tokens: Sequence[int]) -> int:
+        return sum(token in self.tokens for token in tokens)
+
+    @cached_property
+    def _other(self) -> int:
+        """A token that stands for no part of an image."""
+        return next(token for token in range(len(self.tokens) + 1) if token not in self.tokens)
+
+    def _looked_at(self, images: Sequence[Image]) -> Any:
+        """Return what the processor makes of images; the last ones are kept, for several sequences in a row show the same."""
+        key = json.dumps(images, default=dict)
+        kept, processed = self._last
+        if kept != key:
+            try:
+                processed = self._processed(images, return_tensors="np")
+            except ValueError as error:
+                raise DataError(str(error), key=KEY, fix="prepare the data again: `data.rebuild=true`") from error
+            self._last = key, processed
+        return processed
 
     def _processed(self, images: Sequence[Image], **options: Any) -> Any:
         """Have the processor read images, and a text of nothing but their marks."""

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from gym_data.chat.chat_rendering import RenderRequest, RenderResult
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
-from gym_data.images import BEYOND, ImageReader, placed, whole
+from gym_data.images import BEYOND, ImageReader, shown, whole, without_bytes
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -26,6 +25,7 @@ from gym_data.tokenizer import Mask, Tokenizer, Tokens
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"
 NOTHING = "nothing to learn within the cutoff"
+ITS_IMAGES = "its images"  #: what refuses a row
 _More = TypeVar("_More")
 
 
@@ -77,24 +77,9 @@ class _Told:
     train_on: str
     about: Mapping[str, Any] | None = None
 
-    def illustrated(
-        self, sequences: Sequence[Rendered], images: ImageReader, folder: Path
-    ) -> list[tuple[Mapping[str, Any], Rendered]]:
-        """Return its sequences with what its images, in this folder, take up in them, and which of these each shows.
-
-        Raises ValueError where an image cannot be read, or the template leaves some out.
-        """
-        found = [images.found(image, folder) for image in self.conversation.images]
-        written = images.written(found) if found else []
-        shown = [placed(each, images.mark, written) for each in sequences]
-        most = max((count for _, count in shown), default=len(found))
-        if most < len(found):
-            raise ValueError(f"the chat template leaves out images: it shows {most} of {len(found)}")
-        return [({"images": found[:count]}, text) for text, count in shown]
-
 
 def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
-    images = tokenizer.images if reader.shape == "conversation" else None
+    images = tokenizer.images
 
     def requests(record: Record) -> tuple[Record, list[_Told], list[RenderRequest]]:
         several = told(record.row)
@@ -103,7 +88,8 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
     def parts_of(record: Record, each: _Told, found: RenderResult) -> list[tuple[Mapping[str, Any] | None, Rendered]]:
         if images is None:
             return [(each.about, text) for text in found.sequences]
-        return [*each.illustrated(found.sequences, images, reader.opened[record.source].folder)]
+        shows = shown(each.conversation.images, found.sequences, images, reader.opened[record.source].folder)
+        return [({**(each.about or {}), "images": own}, text) for own, text in shows]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         for record, _, _ in batch:
@@ -120,7 +106,7 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
             try:
                 parts = [part for each, own in zip(several, found, strict=True) for part in parts_of(record, each, own)]
             except ValueError as error:
-                reader.bad(record.source, record.number, error, "its images")
+                reader.bad(record.source, record.number, error, ITS_IMAGES)
                 continue
             owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
             texts.extend(text for _, text in parts)
@@ -208,20 +194,32 @@ def _kept(
 
 def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield prompts as they stand before an answer, with their rows; nothing of them is trained on, nothing cut off."""
+    images = tokenizer.images
 
     def requests(record: Record) -> tuple[Record, RenderRequest, list[RenderRequest]]:
         prompt = _prompt(reader, record)
         return record, prompt, [prompt]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
-        kept = [(record, prompt, found[0].sequences[0]) for record, prompt, found in batch]
-        encoded = tokenizer.encode_rendered([text for _, _, text in kept])
-        for (record, prompt, _), (tokens, none) in zip(kept, encoded, strict=True):
+        kept: list[tuple[Record, RenderRequest, Rendered, dict[str, Any]]] = []
+        for record, prompt, found in batch:
+            assert isinstance(record.row, Prompt)
+            text, row, more = found[0].sequences[0], record.row.row, {}
+            if images is not None:
+                named, folder = record.row.conversation.images, reader.opened[record.source].folder
+                try:
+                    ((own, text),) = shown(named, [text], images, folder)
+                except ValueError as error:
+                    reader.bad(record.source, record.number, error, ITS_IMAGES)
+                    continue
+                row, more = without_bytes(row, named, own), {"images": own}
+            kept.append((record, prompt, text, {"row": row, **more}))
+        encoded = tokenizer.encode_rendered([text for _, _, text, _ in kept])
+        for (record, prompt, _, more), (tokens, none) in zip(kept, encoded, strict=True):
             if len(tokens) > reader.config.cutoff:
                 reader.tallies[record.source].dropped[TOO_LONG] += 1
                 continue
-            assert isinstance(record.row, Prompt)
-            about = {"messages": prompt.messages, "row": record.row.row, "tools": prompt.tools, "values": prompt.values}
+            about = {"messages": prompt.messages, "tools": prompt.tools, "values": prompt.values, **more}
             yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
 

@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gym_data.chat.chat_rendering import RenderRequest
 from gym_data.chat.loss_masks import Rendered
-from gym_data.encodings.conversation_encoding import BATCH, NOTHING, TOO_LONG, Piece, batches, rendered, with_system
+from gym_data.encodings.conversation_encoding import (
+    BATCH,
+    ITS_IMAGES,
+    NOTHING,
+    TOO_LONG,
+    Piece,
+    batches,
+    rendered,
+    with_system,
+)
 from gym_data.formats.parsing import UntrainableRowError
+from gym_data.images import BEYOND, Image, ImageReader, shown, whole
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 APART = "the chat template shows earlier answers differently; use `train_on: last`"
 SAME = "both answers are the same within the cutoff"
+UNLIKE = "its answers have different images, and both sides of a pair show the same"
 
 
 def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, each side cut to length; those in which a side has nothing left to learn are counted and left out."""
+    images = tokenizer.images
     for batch in rendered(reader, tokenizer, (_both(reader, batch) for batch in batches(reader.records(), BATCH))):
-        kept: list[Record] = []
+        kept: list[tuple[Record, dict[str, Any]]] = []
         texts: list[Rendered] = []
         for record, _, found in batch:
             if any(len(each.sequences) > 1 for each in found):
                 reader.refused(record, ValueError(APART))
                 continue
-            kept.append(record)
-            texts += [each.sequences[0] for each in found]
+            both, about = [each.sequences[0] for each in found], dict[str, Any]()
+            if images is not None:
+                try:
+                    own, both = _shown(record, both, images, reader)
+                except ValueError as error:
+                    reader.bad(record.source, record.number, error, ITS_IMAGES)
+                    continue
+                about["images"] = own
+            kept.append((record, about))
+            texts += both
         encoded = tokenizer.encode_rendered(texts)
-        for record, chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
+        for (record, about), chosen, rejected in zip(kept, encoded[::2], encoded[1::2], strict=True):
             tally = reader.tallies[record.source]
             tally.unclosed += not (tokenizer.closes(*chosen) and tokenizer.closes(*rejected))
             if max(len(chosen[0]), len(rejected[0])) > reader.config.cutoff:
                 if reader.config.overlong == "drop":
                     tally.dropped[TOO_LONG] += 1
                     continue
+                if images and not all(
+                    whole(side[0], reader.config.cutoff, images.tokens) for side in (chosen, rejected)
+                ):
+                    tally.dropped[BEYOND] += 1
+                    continue
                 tally.truncated += 1
-            yield from paired(record, _first(chosen, reader), _first(rejected, reader), reader)
+            yield from paired(record, _first(chosen, reader), _first(rejected, reader), reader, about)
+
+
+def _shown(
+    record: Record, texts: Sequence[Rendered], images: ImageReader, reader: Reader
+) -> tuple[list[Image], list[Rendered]]:
+    """Return the images of both sides, and their texts with these. Raises ValueError where they are not the same."""
+    assert isinstance(record.row, Preference)
+    folder, sides = reader.opened[record.source].folder, (record.row.chosen, record.row.rejected)
+    each = [shown(side.images, [text], images, folder)[0] for side, text in zip(sides, texts, strict=True)]
+    (chosen, _), (rejected, _) = each
+    if chosen != rejected:
+        raise ValueError(UNLIKE)
+    return chosen, [text for _, text in each]
 
 
 def _both(reader: Reader, batch: Sequence[Record]) -> Iterator[tuple[Record, None, list[RenderRequest]]]:
@@ -69,9 +108,13 @@ def _first(side: tuple[Tokens, Mask], reader: Reader) -> tuple[Tokens, Mask]:
 
 
 def paired(
-    record: Record, chosen: tuple[Tokens, Mask], rejected: tuple[Tokens, Mask], reader: Reader
+    record: Record,
+    chosen: tuple[Tokens, Mask],
+    rejected: tuple[Tokens, Mask],
+    reader: Reader,
+    more: Mapping[str, Any] | None = None,
 ) -> Iterator[Piece]:
-    """Yield the pair as one sequence, in which the beginning of both sides stands once."""
+    """Yield the pair as one sequence, in which the beginning of both sides stands once; `more` is said of it besides."""
     assert isinstance(record.row, Preference)
     dropped = reader.tallies[record.source].dropped
     if not (chosen[1].any() and rejected[1].any()):
@@ -89,7 +132,7 @@ def paired(
         0,
         record.times,
         record.key,
-        {"shared": shared, "chosen": len(chosen[0]) - shared, "margin": record.row.margin},
+        {"shared": shared, "chosen": len(chosen[0]) - shared, "margin": record.row.margin, **(more or {})},
         record.row.remarks,
     )
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from gym_data.chat.loss_masks import Rendered
 from gym_data.encodings.conversation_encoding import Piece, cut, with_system
+from gym_data.images import ImageReader, shown
 from gym_data.row_reader import Reader
 from gym_data.rows import Stepwise, judged_steps
 from gym_data.tokenizer import Tokenizer
@@ -15,12 +20,15 @@ from gym_data.tokenizer import Tokenizer
 
 def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield answers within the cutoff, with the labels of the steps that are; those without one are counted and left out."""
+    images = tokenizer.images
     for record in reader.records():
-        row = record.row
+        row, about = record.row, dict[str, Any]()
         assert isinstance(row, Stepwise)
         messages = with_system(row.prompt.messages, reader.config.system)
+        folder = reader.opened[record.source].folder
+        asked = messages, row.prompt.tools, row.steps, row.separator, row.prompt.values
         try:
-            tokens, ends = tokenizer.steps(messages, row.prompt.tools, row.steps, row.separator, row.prompt.values)
+            tokens, ends = tokenizer.steps(*asked, partial(_with_images, row, images, folder, about))
         except ValueError as error:
             reader.refused(record, error)
             continue
@@ -28,6 +36,16 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         labels = [label for label in row.labels if label is not None]
         trained = np.zeros(len(tokens), dtype=bool)
         trained[ends[judged]] = True
-        for piece in cut(Piece(tokens, trained, record.source, record.number, 0, record.times, record.key), reader):
+        whole = Piece(tokens, trained, record.source, record.number, 0, record.times, record.key)
+        for piece in cut(whole, reader, images):
             kept = labels[: int(piece.trained.sum())]
-            yield replace(piece, about={"labels": kept}, remarks=judged_steps(kept))
+            yield replace(piece, about={"labels": kept, **about}, remarks=judged_steps(kept))
+
+
+def _with_images(
+    row: Stepwise, images: ImageReader | None, folder: Path, about: dict[str, Any], text: Rendered
+) -> Rendered:
+    """Return the text of a prompt with what its images take up in it, which are noted in `about`."""
+    if images is not None:
+        ((about["images"], text),) = shown(row.prompt.images, [text], images, folder)
+    return text

@@ -27,24 +27,30 @@ def placed_images(
 ) -> tuple[list[Message], tuple[Any, ...]]:
     """Return messages and their images, one for each mark; `own` has those that stand in contents, None for other marks.
 
-    Images of a column that no mark stands for come before the first message of the user, as TRL has them. Raises ValueError where
-    there are more or fewer images than marks, or an answer has one.
+    Images of a column that no mark stands for come before the first message of the user, as TRL has them; where the messages
+    begin with an answer, they belong to those before. Raises ValueError where there are more or fewer images than marks, or an
+    answer has one.
     """
     given = [each for each in own if each is not None]
     if not (column or given):
         return list(messages), ()
-    if any(MARK in message["content"] for message in messages if message["role"] == "assistant"):
-        raise ValueError("an answer holds an image, and only text is answered")
+    check_answers(messages)
     if not own:
-        first = next((number for number, message in enumerate(messages) if message["role"] == "user"), None)
-        if first is None:
-            raise ValueError("it has images, and no message of the user")
+        first = next((number for number, message in enumerate(messages) if message["role"] != "system"), None)
+        if first is None or messages[first]["role"] != "user":
+            return list(messages), ()
         begun = {**messages[first], "content": MARK * len(column) + messages[first]["content"]}
         return [*messages[:first], begun, *messages[first + 1 :]], tuple(column)
     if len(own) - len(given) != len(column):
         raise ValueError(f"it has {len(column)} images for {len(own) - len(given)} places `{MARK}`")
     others = iter(column)
     return list(messages), tuple(next(others) if each is None else each for each in own)
+
+
+def check_answers(messages: Sequence[Message]) -> None:
+    """Raise ValueError where an answer has a mark of an image."""
+    if any(MARK in message["content"] for message in messages if message["role"] == "assistant"):
+        raise ValueError("an answer holds an image, and only text is answered")
 
 
 def content_of(value: Any, what: str) -> tuple[str, list[Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import ConversationFormat
-from gym_data.formats.images import content_of, images_of, placed_images
+from gym_data.formats.images import check_answers, content_of, images_of, placed_images
 from gym_data.formats.parsing import (
     calls_of,
     check,
@@ -74,7 +74,11 @@ class ConversationReader:
             return {"role": "assistant", "content": raw}
         if not isinstance(raw, Mapping):
             raise ValueError(f"{what} is missing" if raw is None else f"{what} is not a message")
-        return self._message(raw, what, [])
+        own: list[Any] = []
+        message = self._message(raw, what, own)
+        if any(image is not None for image in own):
+            check_answers([message])
+        return message
 
     def read(self, row: Mapping[str, Any]) -> Conversation:
         """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from gym_data.formats import Feedback, Preference
 from gym_data.formats.detect import detect_prompt
+from gym_data.formats.images import IMAGES, check_answers, images_of, placed_images
 from gym_data.formats.parsing import UntrainableRowError, check, column
 from gym_data.formats.transcript import transcript
-from gym_data.rows import Conversation
+from gym_data.rows import MARK, Conversation
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
 
@@ -57,13 +58,17 @@ class PreferenceReader:
             and detect_prompt([row]) is None
             and (whole := transcript(value))
         ):
-            return whole
+            own = [None] * sum(message["content"].count(MARK) for message in whole.messages)
+            messages, images = placed_images(whole.messages, own, images_of(row, IMAGES[0]))
+            return replace(whole, messages=tuple(messages), images=images)
         self._reader = reader = self._reader or _told(row)
         prompt: Conversation = reader.prompt(row)
         check(prompt.messages, answered=False)
         if listed is None:
             said = reader.message("" if value == [] else value, f"the answer in column `{name}`")
             listed = Conversation((said,))
+        if prompt.images:
+            check_answers(listed.messages)
         muted = frozenset(len(prompt.messages) + index for index in listed.muted)
         return replace(prompt, messages=(*prompt.messages, *listed.messages), muted=muted)
 

@@ -12,12 +12,13 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.render import DAY
 from gym_data.chat.template_omissions import lost
 from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
-from gym_data.encodings.pair_encoding import paired
-from gym_data.images import BEYOND, Image, ImageReader, placed
+from gym_data.encodings.pair_encoding import UNLIKE, paired
+from gym_data.images import Image, without_bytes
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Preference, Prompt, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 from gym_llamafactory.chat import LlamaFactory
+from gym_llamafactory.chat.images import beyond, shown, told_of
 from gym_llamafactory.chat.turns import Element, Pair, Turns
 
 Encoder = Callable[[LlamaFactory, Reader, Tokenizer], Iterator[Piece]]
@@ -82,12 +83,8 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
         row = record.row
         if not isinstance(row, Conversation):
             raise ValueError("it holds texts as a model reads them, and no messages to write")
-        elements = turns.elements(row, history, alone=last and not history)
-        if not (turns.images and row.images):
-            return [], [elements]
-        folder = reader.opened[record.source].folder
-        found = [turns.images.found(image, folder) for image in row.images]
-        return found, [_pictured(elements, turns.images.mark, turns.images.written(found))]
+        images, elements = shown(reader, record, turns, row, turns.elements(row, history, alone=last and not history))
+        return images, [elements]
 
     end = turns.eos if turns.format.efficient_eos else []
     for record, images, (pairs,) in _written(reader, turns, asked):
@@ -96,94 +93,91 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
         muted = [index in conversation.muted for index in conversation.answers]
         most, whole = reader.config.cutoff, sum(len(prompt) + len(answer) for prompt, answer in pairs) + len(end)
         tokens, trained = learn(pairs, muted, reader.config.train_on, end, most)
-        if turns.images and _parts(tokens, turns.images) < sum(_parts(prompt, turns.images) for prompt, _ in pairs):
-            reader.tallies[record.source].dropped[BEYOND] += 1
+        if beyond(reader, record, turns, tokens, [token for prompt, _ in pairs for token in prompt]):
             continue
-        about = {"images": images} if turns.images else None
-        yield from _kept(reader, record, tokens, trained, whole > len(tokens), about=about)
-
-
-def _pictured(elements: list[list[Element]], mark: str, written: Sequence[str]) -> list[list[Element]]:
-    """Return elements in which the text of each image stands in the place of its mark. Raises ValueError for another count."""
-    counts = sum(each.count(mark) for message in elements for each in message if isinstance(each, str))
-    if counts != len(written):
-        raise ValueError(f"the template shows {counts} of {len(written)} images")
-    left = list(written)
-    found = []
-    for message in elements:
-        whole: list[Element] = []
-        for each in message:
-            if isinstance(each, str):
-                rendered, count = placed(Rendered(each, ()), mark, left)
-                each, left = rendered.text, left[count:]
-            whole.append(each)
-        found.append(whole)
-    return found
-
-
-def _parts(tokens: Sequence[int] | Tokens, images: ImageReader) -> int:
-    """Return how many tokens stand for parts of images."""
-    return sum(token in images.tokens for token in np.asarray(tokens).tolist())
+        yield from _kept(reader, record, tokens, trained, whole > len(tokens), about=told_of(turns, images) or None)
 
 
 def encode_preferences(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, of which the last answers are learnt; both are cut to the same length."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(record: Record) -> tuple[None, list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
         row = record.row
         assert isinstance(row, Preference)
-        return None, [_answered(turns, side) for side in (row.chosen, row.rejected)]
+        chosen, rejected = (_answered(reader, record, turns, side) for side in (row.chosen, row.rejected))
+        if chosen[0] != rejected[0]:
+            raise ValueError(UNLIKE)
+        return chosen[0], [chosen[1], rejected[1]]
 
-    for record, _, sides in _written(reader, turns, asked):
+    for record, images, sides in _written(reader, turns, asked):
         both = [_one_turn(turns, pairs) for pairs in sides]
         asked_most, said_most = (max(len(side[part]) for side in both) for part in (0, 1))
         before, after = shared(asked_most, said_most, reader.config.cutoff)
         reader.tallies[record.source].truncated += before < asked_most or after < said_most
         cut = [(prompt[:before], answer[:after]) for prompt, answer in both]
         chosen, rejected = (_arrays(prompt + answer, _answer_alone(prompt, answer)) for prompt, answer in cut)
-        yield from paired(record, chosen, rejected, reader)
+        if any(beyond(reader, record, turns, kept[0], side[0]) for kept, side in zip(cut, both, strict=True)):
+            continue
+        yield from paired(record, chosen, rejected, reader, told_of(turns, images))
 
 
 def encode_feedback(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield labelled conversations, of which the last answer is learnt; a pair is a good answer and a bad one."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(record: Record) -> tuple[list[bool], list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[dict[str, Any]], list[list[list[Element]]]]:
         row = record.row
-        if isinstance(row, Preference):
-            return [True, False], [_answered(turns, side) for side in (row.chosen, row.rejected)]
-        assert isinstance(row, Feedback)
-        return [row.desirable], [_answered(turns, row.conversation)]
+        assert isinstance(row, Preference | Feedback)
+        judged = (
+            {True: row.chosen, False: row.rejected}
+            if isinstance(row, Preference)
+            else {row.desirable: row.conversation}
+        )
+        found = [(good, *_answered(reader, record, turns, side)) for good, side in judged.items()]
+        return [{"desirable": good, **told_of(turns, images)} for good, images, _ in found], [
+            each for *_, each in found
+        ]
 
-    for record, desirable, sides in _written(reader, turns, asked):
-        for part, (good, pairs) in enumerate(zip(desirable, sides, strict=True)):
+    for record, abouts, sides in _written(reader, turns, asked):
+        for part, (about, pairs) in enumerate(zip(abouts, sides, strict=True)):
             prompt, answer = _one_turn(turns, pairs)
             before, after = shared(len(prompt), len(answer), reader.config.cutoff)
             kept = prompt[:before], answer[:after]
             tokens, trained = _arrays(kept[0] + kept[1], _answer_alone(*kept))
             cut = len(tokens) < len(prompt) + len(answer)
-            yield from _kept(reader, record, tokens, trained, cut, part, {"desirable": good})
+            if not beyond(reader, record, turns, kept[0], prompt):
+                yield from _kept(reader, record, tokens, trained, cut, part, about)
 
 
 def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield prompts as they stand before an answer, with their rows; room is left for the answer that a row holds."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(record: Record) -> tuple[None, list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
         row = record.row
         assert isinstance(row, Prompt)
         answer = {"role": "assistant", "content": str(row.row.get("answer", ""))}
-        messages = (*row.conversation.messages, answer)
-        return None, [_answered(turns, Conversation(messages, row.conversation.tools or reader.tools))]
+        told = row.conversation
+        whole = Conversation((*told.messages, answer), told.tools or reader.tools, images=told.images)
+        images, elements = _answered(reader, record, turns, whole)
+        return images, [elements]
 
-    for record, _, (pairs,) in _written(reader, turns, asked):
+    for record, images, (pairs,) in _written(reader, turns, asked):
         prompt, answer = _one_turn(turns, pairs)
         before, _ = shared(len(prompt), len(answer), reader.config.cutoff)
         reader.tallies[record.source].truncated += before < len(prompt)
         assert isinstance(record.row, Prompt)
         told = record.row.conversation
-        about = {"messages": list(told.messages), "row": record.row.row, "tools": told.tools or reader.tools}
+        if beyond(reader, record, turns, prompt[:before], prompt):
+            continue
+        row = without_bytes(record.row.row, told.images, images) if images else record.row.row
+        about = {
+            "messages": list(told.messages),
+            "row": row,
+            "tools": told.tools or reader.tools,
+            **told_of(turns, images),
+        }
         tokens, none = _arrays(prompt[:before], [False] * before)
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
 
@@ -192,8 +186,12 @@ def _answer_alone(prompt: Sequence[int], answer: Sequence[int]) -> list[bool]:
     return [False] * len(prompt) + [True] * len(answer)
 
 
-def _answered(turns: Turns, conversation: Conversation) -> list[list[Element]]:
-    return turns.elements(conversation, turns.config.preserve_thinking, alone=True)
+def _answered(
+    reader: Reader, record: Record, turns: Turns, conversation: Conversation
+) -> tuple[list[Image], list[list[Element]]]:
+    """Return the images and the elements of a conversation whose last answer is learnt."""
+    elements = turns.elements(conversation, turns.config.preserve_thinking, alone=True)
+    return shown(reader, record, turns, conversation, elements)
 
 
 def _one_turn(turns: Turns, pairs: Sequence[Pair]) -> Pair:

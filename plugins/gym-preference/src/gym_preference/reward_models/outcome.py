@@ -16,6 +16,7 @@ from gym_preference.accuracy import accuracies
 from gym_preference.pairwise import pair_to_prompt_responses
 from gym_preference.reward_models.objective import RewardModelObjective, ScoredBatch
 from gym_torch.batch import Piece
+from gym_torch.inputs_beside import inputs_of
 from gym_torch.metrics import Mean, Metrics
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses
@@ -31,8 +32,8 @@ class RewardLoss(RewardModelObjective[Pair]):
     def prompt_responses(self, example: Pair) -> PromptResponses:
         """Return what both sides begin with, and both responses, scored at their last trained tokens."""
         found = pair_to_prompt_responses.prompt_responses(example)
-        answers = [Piece(answer.id, answer.tokens, _last(answer.trained)) for answer in found.responses]
-        return found._replace(responses=tuple(answers))
+        last = [Piece(each.id, each.tokens, _last(each.trained), *inputs_of(each)) for each in found.responses]
+        return found._replace(responses=tuple(last))
 
     def column(self, examples: Sequence[Pair]) -> tuple[str, Sequence[float]]:
         """Return the margins `[pairs]`."""

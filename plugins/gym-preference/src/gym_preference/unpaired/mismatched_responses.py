@@ -58,4 +58,5 @@ class MismatchedResponses:
         learnt = slice(start, start + self.longest - read)
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
-        return UnpairedExample(f"{asked.id} with the response of {said.id}", tokens, trained, said.desirable)
+        name = f"{asked.id} with the response of {said.id}"
+        return UnpairedExample(name, tokens, trained, said.desirable, images=asked.images, reader=asked.reader)

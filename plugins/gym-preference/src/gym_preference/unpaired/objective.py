@@ -14,6 +14,7 @@ from gym_preference.objective import PreferenceObjective
 from gym_preference.unpaired.config.base import UnpairedPreference
 from gym_preference.unpaired.samples_with_reference_point import UnpairedSample
 from gym_torch.batch import Piece
+from gym_torch.inputs_beside import inputs_of
 from gym_torch.metrics import Mean, Metric, Metrics, Ratio
 from gym_torch.objective import Scores
 from gym_torch.prompt_responses import PromptResponses, ResponseBatch
@@ -27,7 +28,8 @@ class UnpairedObjective(PreferenceObjective[UnpairedExample]):
 
     def prompt_responses(self, example: UnpairedExample) -> PromptResponses:
         """Return the response behind its own prompt, which no other response shares."""
-        return PromptResponses(example.tokens[:0], (Piece(example.id, example.tokens, example.trained),))
+        response = Piece(example.id, example.tokens, example.trained, *inputs_of(example))
+        return PromptResponses(example.tokens[:0], (response,))
 
     def collate(self, examples: Sequence[UnpairedExample]) -> ResponseBatch:
         """Lay the responses out, with their labels and what their log-ratios are measured from; 0 where nobody says."""

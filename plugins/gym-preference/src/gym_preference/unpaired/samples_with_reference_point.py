@@ -40,5 +40,13 @@ def _sample(
     one: UnpairedExample, reference_point: float, shares: dict[bool, float], ftx_scale: float
 ) -> UnpairedSample:
     return UnpairedSample(
-        one.id, one.tokens, one.trained, one.desirable, reference_point, shares[one.desirable], ftx_scale
+        one.id,
+        one.tokens,
+        one.trained,
+        one.desirable,
+        reference_point,
+        shares[one.desirable],
+        ftx_scale,
+        images=one.images,
+        reader=one.reader,
     )

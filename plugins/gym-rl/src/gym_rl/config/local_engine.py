@@ -13,6 +13,7 @@ class LocalEngineConfig(RolloutEngineConfig):
     """Generates with the model that is trained, in its own process. A prompt that several completions share is computed once."""
 
     target: ClassVar[str] = "gym_rl.local_engine:LocalEngine"
+    takes_inputs: ClassVar[bool] = True
 
     max_batch: PositiveInt = 64
     """Most completions under way at once: more is faster, and takes memory for their keys and values."""

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from gym_torch.batch import Example
+from gym_torch.inputs_beside import Inputs, inputs_of
 from gym_torch.source import Examples
 
 ENTROPY_COEF = "entropy_coef"  #: column
@@ -52,6 +53,16 @@ class Rollout:
     number: int = 0  #: of the completion in its round
     fresh: bool = True  #: whether the policy that learns from it is still the one that gave it
     share: float = 1.0  #: of the completions of its step: itself, and its part in those that are not trained on
+
+    @property
+    def inputs_key(self) -> str:
+        """Return that of the prompt, whose images it answers."""
+        return inputs_of(self.prompt)[1]
+
+    def model_inputs(self, tokens: npt.NDArray[np.int32] | None = None) -> Inputs:
+        """Return what the model is given beside the tokens of prompt and completion: what the prompt has, such as images."""
+        whole = np.concatenate([self.prompt.tokens, self.tokens]) if tokens is None else tokens
+        return inputs_of(self.prompt)[0](whole)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from gym_rl.rollouts.trajectory import Trajectory, observations_of
 from gym_torch.console import warn
 from gym_torch.generation.row import Completion
 from gym_torch.generation.stop_strings import StopStrings
+from gym_torch.inputs_beside import inputs_of
 from gym_torch.packing import Ints
 from gym_torch.source import Examples
 
@@ -57,7 +58,8 @@ class RolloutGenerator:
         """
         size = self.config.group_size
         mine = [place for place in range(len(asked)) if place // size % self.processes == self.process]
-        prompts = [self.prompts[int(asked[place])] for place in mine]
+        drawn = {number: self.prompts[number] for number in {int(asked[place]) for place in mine}}
+        prompts = [drawn[int(asked[place])] for place in mine]  # equal ones are one
         made = self._sampled(prompts, [streams[place] for place in mine])
         once = prompts[::size] if self.baselines and self.config.greedy_baseline else []
         greedy = self._sampled(once, range(len(once)), greedy=True) if once else []
@@ -106,6 +108,8 @@ class RolloutGenerator:
         config = self.config
         texts = [prompt.tokens.tolist() for prompt in prompts]
         asked = RolloutRequest(texts, config.max_new_tokens, streams=streams, stop=config.stop)
+        if any(key for _, key in map(inputs_of, prompts)):
+            asked = with_inputs(asked, prompts)
         if not greedy:
             asked = replace(asked, temperature=config.temperature, seed=self.seed, **config.truncation())
         if self.multi_turn:
@@ -152,6 +156,13 @@ class RolloutGenerator:
             if said.isnan().all() and name not in self.told:
                 self.told.add(name)
                 warn(f"reward `{name}` says nothing of any of {len(said)} completions: it counts for nothing there")
+
+
+def with_inputs(asked: RolloutRequest, prompts: Sequence[Prompt]) -> RolloutRequest:
+    """Return the request with what the model is given beside the tokens of these prompts; a token of that ends an answer."""
+    inputs = [each if key else None for each, key in map(inputs_of, prompts)]
+    ends = {token for each in prompts for token in each.input_tokens}
+    return replace(asked, inputs=inputs, ends=sorted(ends))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ They go through the stages of a real round, so that nothing is said twice about 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -98,6 +98,7 @@ class _Bare(NamedTuple):
     messages: Sequence[Mapping[str, Any]] = ()
     row: Mapping[str, Any] = {}
     tools: Sequence[Mapping[str, Any]] = ()
+    input_tokens: Collection[int] = ()
     values: Mapping[str, Any] = {}
 
 

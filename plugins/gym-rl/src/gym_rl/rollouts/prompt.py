@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from gym_torch.batch import Example
@@ -24,6 +24,11 @@ class Prompt(Example, Protocol):
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Functions that it offers."""
+        ...
+
+    @property
+    def input_tokens(self) -> Collection[int]:
+        """Tokens that stand for parts of what it has beside them, such as images."""
         ...
 
     @property

@@ -21,8 +21,9 @@ from gym_torch.generation.decoding import Decoding
 from gym_torch.generation.drafts import MOST
 from gym_torch.generation.padded_rows import Around
 from gym_torch.generation.prefix_cache import PrefixCache
-from gym_torch.generation.row import Completion, Row
+from gym_torch.generation.row import Completion, Inputs, Row
 from gym_torch.generation.sampling import SamplingOptions
+from gym_torch.generation.separate_rows import SeparateRows
 from gym_torch.generation.shared_prompts import SharedPrompts, shares
 from gym_torch.generation.stop_strings import StopStrings
 from gym_torch.kernels.fused_modules import fuse
@@ -67,7 +68,9 @@ class Generator:
         self._support = support
         self._said = ""
         self._tokenizer = tokenizer
-        self._stop = stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
+        self.stop_ids = (
+            stop_ids(model, tokenizer) if tokenizer is not None else set[int]()
+        )  #: end completions by default
 
     @torch.no_grad()
     def generate(
@@ -86,6 +89,7 @@ class Generator:
         keys: Sequence[Hashable] | None = None,
         around: Around | None = None,
         prefixes: PrefixCache | None = None,
+        inputs: Sequence[Inputs | None] | None = None,
     ) -> list[Completion]:
         """Continue each prompt until a stop token, a stop string or `max_new_tokens`.
 
@@ -106,6 +110,8 @@ class Generator:
             keys: what an answer depends on beside its prompt, such as whose it is: only prompts of one key are computed once.
             around: makes the context of each forward pass, given the keys of its rows.
             prefixes: cache of beginnings of prompts; these texts are added to it. For one model with the same weights.
+            inputs: for each prompt what the model is given beside its tokens, such as images, or None. Those with any share no
+                pass, and neither `keys`, `around` nor `prefixes` is for them. Equal ones are computed once.
 
         Returns:
             A completion for each prompt, in order.
@@ -117,11 +123,12 @@ class Generator:
             raise GymError(why, where="Generator.generate")
         streams = range(len(prompts)) if streams is None else streams
         options = SamplingOptions(temperature, top_p, top_k, seed, min_p)
-        ends = self._stop if stop_ids is None else set(stop_ids)
+        ends = self.stop_ids if stop_ids is None else set(stop_ids)
         if stop and self._tokenizer is None:
             raise GymError("stop strings, and no tokenizer that decodes", where="Generator.generate")
         texts = StopStrings(stop, self._tokenizer.decode) if self._tokenizer and stop else None
-        each = zip(prompts, limits, streams, keys or [None] * len(prompts), strict=True)
+        none = [None] * len(prompts)
+        each = zip(prompts, limits, streams, keys or none, inputs or none, strict=True)
         rows = [
             Row(
                 tuple(prompt),
@@ -132,15 +139,38 @@ class Generator:
                 key,
                 None if prefixes is None else (key,),
                 stop_strings=texts,
+                inputs=more,
             )
-            for prompt, limit, stream, key in each
+            for prompt, limit, stream, key, more in each
         ]
         # Longest first: neighbours are alike in length, identical prompts meet, and too little memory shows at once.
         waiting = [row for row in rows if row.limit > 0]
         waiting.sort(key=lambda row: (len(row.prompt), row.prompt))
+        if apart := [row for row in waiting if row.inputs]:
+            self._decode_apart(apart)
+            waiting = [row for row in waiting if not row.inputs]
         if waiting:
             self._decode(waiting, around, prefixes)
         return [row.completion for row in rows]
+
+    def _decode_apart(self, waiting: Sequence[Row]) -> None:
+        """Continue rows with more than tokens, those of one prompt together."""
+        if self.routers is not None:
+            raise GymError(
+                "experts are not recorded of prompts with images",
+                key="algorithm.routing_replay",
+                fix="leave `routing_replay` out",
+            )
+        alike: dict[Hashable, list[Row]] = {}
+        for row in waiting:
+            alike.setdefault((row.prompt, row.inputs), []).append(row)
+        with evaluating(self.model), cast_once(self.model):
+            for rows in alike.values():
+                for start in range(0, len(rows), self.max_batch):
+                    batch = SeparateRows(self.model)
+                    batch.admit(rows[start : start + self.max_batch])
+                    while batch.rows:
+                        batch.step()
 
     def _decode(self, waiting: list[Row], around: Around | None, prefixes: PrefixCache | None) -> None:
         """Continue all rows of `waiting`, beginning with the last, and empty the list."""

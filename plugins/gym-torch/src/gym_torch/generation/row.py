@@ -48,9 +48,9 @@ class Row:
     adjust: Adjust | None = None  #: changes its logits before a token is chosen
     alternatives: int | None = None  #: how many likeliest tokens are noted beside each chosen one; None notes nothing
     stop_strings: StopStrings | None = None  #: texts that end it
-    inputs: Inputs | None = (
-        None  #: of a prompt with more than tokens, which `gym_torch.generation.separate_rows` alone computes
-    )
+    inputs: Inputs | None = None
+    """Of a prompt with more than tokens, which `gym_torch.generation.separate_rows` alone computes; equal where they give the
+    same."""
     completion: Completion = field(default_factory=Completion)
     scores: list[Scores] = field(default_factory=list)  #: of each token, where `alternatives` says so
     reused: int = 0  #: tokens of the prompt that a prefix cache had

@@ -7,6 +7,7 @@ prompt that they saw, which may be that of another row.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from typing import Any, NoReturn
 
 import numpy.typing as npt
@@ -29,9 +30,8 @@ class _Text:
         self.positions: Tensor = model._prepare_position_ids_for_generation(self.tokens, told)
 
     def grow(self, token: int) -> None:
-        """Append a token; images are in the cache by now."""
+        """Append a token."""
         self.tokens, self.positions = self.tokens.new_tensor([[token]]), self.positions[..., -1:] + 1
-        self.inputs = {}
 
 
 def _on(model: PreTrainedModel, value: npt.NDArray[Any]) -> Tensor:
@@ -50,10 +50,18 @@ class SeparateRows:
         self.texts: dict[Row, _Text] = {}
 
     def admit(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Run the prompts of new rows, and choose a token for each; where that fails, none of them is added."""
-        texts = {row: _Text(self.model, row) for row in rows}
-        logits = self._run(list(texts.values()))
-        self.texts |= texts
+        """Run the prompts of new rows, and choose a token for each; where that fails, none of them is added.
+
+        Rows with one prompt and the same `inputs` are computed once, and each goes on with a copy of what that left.
+        """
+        first = {(row.prompt, row.inputs): row for row in reversed(rows)}
+        alike = [first[row.prompt, row.inputs] for row in rows]
+        begun = {row: _Text(self.model, row) for row in dict.fromkeys(alike)}
+        logits = dict(zip(begun, self._run(list(begun.values())), strict=True))
+        self.texts |= {
+            row: begun[own] if row is own else deepcopy(begun[own]) for row, own in zip(rows, alike, strict=True)
+        }
+        logits = torch.stack([logits[own] for own in alike])
         self.rows += rows
         return self._chosen(rows, logits)
 
@@ -96,6 +104,7 @@ class SeparateRows:
                 logits_to_keep=1,
                 **text.inputs,
             )
+            text.inputs = {}  # they are in the cache by now
             found.append(output.logits[:, -1])
         return torch.cat(found)
 
