@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from gym_core.component import Component
-from gym_core.errors import GymError
+from gym_core.errors import GymError, RecipeError
 
 if TYPE_CHECKING:
     from gym_torch.generation.row import Completion, Inputs
@@ -92,3 +92,14 @@ class RolloutEngineConfig(Component):
 
     takes_inputs: ClassVar[bool] = False
     """Whether it answers prompts with more than tokens, such as images (`RolloutRequest.inputs`)."""
+
+
+def check_inputs(engine: RolloutEngineConfig, environment: bool, routing_replay: bool) -> None:
+    """Raise RecipeError for what is not done of prompts with more than tokens."""
+    for refused, key, what, fix in (
+        (not engine.takes_inputs, "rollouts", "this engine takes text alone", "name `local`, or leave it out"),
+        (environment, "environment", "an environment goes on with text alone", "leave it out"),
+        (routing_replay, "routing_replay", "experts are recorded of text alone", "leave it out"),
+    ):
+        if refused:
+            raise RecipeError(f"prompts may have images, and {what}", key=f"algorithm.{key}", fix=fix)

@@ -14,7 +14,7 @@ from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.environment import Environment
-from gym_rl.rollout_engine import RolloutEngineConfig
+from gym_rl.rollout_engine import RolloutEngineConfig, check_inputs
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 from gym_torch.following_config import MIXUP_ALPHA, MixupAlpha, SyncSteps, check_follows, check_mixture
@@ -188,22 +188,7 @@ class PolicyGradient(TorchAlgorithm):
         check_follows(recipe, self.ref_model_sync_steps)
         data = part(recipe, Data)
         if data is not None and data.brings_inputs():
-            self._check_inputs()
-
-    def _check_inputs(self) -> None:
-        """Raise RecipeError for what is not done of prompts with more than tokens."""
-        for refused, key, what, fix in (
-            (
-                not self.rollouts.takes_inputs,
-                "rollouts",
-                "this engine takes text alone",
-                "name `local`, or leave it out",
-            ),
-            (self.environment is not None, "environment", "an environment goes on with text alone", "leave it out"),
-            (self.routing_replay, "routing_replay", "experts are recorded of text alone", "leave it out"),
-        ):
-            if refused:
-                raise RecipeError(f"prompts may have images, and {what}", key=f"algorithm.{key}", fix=fix)
+            check_inputs(self.rollouts, self.environment is not None, self.routing_replay)
 
     def before_loading(self) -> None:
         """Import what rewards run in processes of their own. Raises PluginError with the name of one that cannot be used."""
