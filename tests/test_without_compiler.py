@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 #: By C file, the tests of what it computes that ask nothing of the C code itself.
 TESTS = {
     "gym-bitdelta/src/gym_bitdelta/runtime/planes.c": ("gym-bitdelta/tests/runtime/test_products.py",),
+    "gym-torch/src/gym_torch/kernels/bf16_products.c": ("gym-adapters/tests/test_lora_product.py",),
     "gym-torch/src/gym_torch/kernels/decoding_kernels.c": ("gym-torch/tests/test_decoding.py",),
     "gym-torch/src/gym_torch/attention/fused_attention.c": ("gym-torch/tests/test_packing.py",),
     "gym-torch/src/gym_torch/kernels/fused_ops.c": (

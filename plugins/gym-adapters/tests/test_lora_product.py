@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gym_adapters import LoRA
+from gym_torch.kernels import linear_products
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 
 BF16 = {"device_type": "cpu", "dtype": torch.bfloat16}
@@ -54,7 +55,16 @@ def exact(layer: Any) -> Callable[[Tensor], Tensor]:
     return how
 
 
+@pytest.fixture(params=[False, True], ids=["by torch", "summed"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch multiply, or a kernel that adds products up, where there is one."""
+    monkeypatch.setattr(linear_products.CHOICES, "always", request.param)
+    for name, size in {"ROWS": 8, "NARROWEST": 1}.items():
+        monkeypatch.setattr(linear_products, name, size)
+
+
 @pytest.mark.proves("lora")
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("shape", [(1, 37), (3, 5), (7,)], ids=str)
 @pytest.mark.parametrize(
     ("kind", "autocast"), [(torch.float32, True), (torch.bfloat16, True), (torch.float32, False)], ids=str
@@ -78,6 +88,7 @@ def test_in_float64_it_is_peft_to_the_last_bit(layer: Any) -> None:
     assert all(map(torch.equal, passed(layer, layer, given), passed(layer, theirs, given)))
 
 
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("policy", [True, "selective", "tiled", "offload"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "fp32"])

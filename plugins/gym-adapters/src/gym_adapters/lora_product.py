@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gym_torch.kernels.kernel_trials import watched
-from gym_torch.kernels.linear_products import TORCH, chosen
+from gym_torch.kernels.linear_products import TORCH, chosen, forward, to_input
 from gym_torch.kernels.shared_input_casts import LastCast
 from gym_torch.patched_forward import computes_the_same, plain, replace
 
@@ -85,7 +85,10 @@ class _Whole(torch.autograd.Function):
         products = chosen(rows, base, given.dtype) or TORCH
         with torch.autocast(given.device.type, enabled=False):
             small = rows @ first.T
-            out = _add(products.forward(rows, base.to(given.dtype), bias), small, second.T, scaling)
+            if products.summed:
+                out = products.summed([small, rows], [second.T, base.T], scaling, bias)
+            else:
+                out = _add(forward(products, rows, base, bias), small, second.T, scaling)
         ctx.save_for_backward(
             base, first, second, rows if ctx.needs_input_grad[2] else None, small if ctx.needs_input_grad[3] else None
         )
@@ -102,8 +105,11 @@ class _Whole(torch.autograd.Function):
             by_small = (by_rows @ second).mul_(ctx.scaling)
             by_given = None
             if ctx.needs_input_grad[0]:
-                product = ctx.products.to_input(by_rows, base.to(by_rows.dtype))
-                by_given = _add(product, by_small, first, 1.0).view(ctx.shape)
+                if ctx.products.summed:
+                    by_given = ctx.products.summed([by_small, by_rows], [first, base], 1.0, None)
+                else:
+                    by_given = _add(to_input(ctx.products, by_rows, base), by_small, first, 1.0)
+                by_given = by_given.view(ctx.shape)
             by_first = None if rows is None else by_small.T @ rows
             by_second = None if small is None else (by_rows.T @ small).mul_(ctx.scaling)
         return by_given, None, by_first, by_second, None, None

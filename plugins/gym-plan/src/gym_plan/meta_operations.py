@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from gym_torch.attention import attention_operator  # noqa: F401, which registers the operators that are counted here
+from gym_torch.kernels import bf16_products  # noqa: F401, likewise
 from gym_torch.segment_spans import Spans
 
 _aten = torch.ops.aten
@@ -45,6 +46,10 @@ def _grouped_product(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
     return 2 * left.numel() * right.shape[-1]
 
 
+def _summed_products(left: Sequence[Tensor], right: Sequence[Tensor], *args: Any, **kwargs: Any) -> int:
+    return sum(2 * rows.numel() * factor.shape[1] for rows, factor in zip(left, right, strict=True))
+
+
 def _grouped_output(left: Tensor, right: Tensor, offsets: Tensor, *args: Any) -> Tensor:
     """Return the output of the products of a mixture of experts; torch has the shape for bf16 alone.
 
@@ -72,6 +77,7 @@ FLOPS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
     _aten._grouped_mm: _grouped_product,
+    torch.ops.gym.sum_of_products: _summed_products,
     torch.ops.gym.attend: _row_attention,
     torch.ops.gym.attend_backward: _row_attention_backward,
 }

@@ -55,7 +55,7 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class LinearProducts:
-    """The three products of a linear layer, of many rows, all of one dtype; none has a derivative, or changes what it is given.
+    """The products of a linear layer, of many rows, all of one dtype; none has a derivative, or changes what it is given.
 
     `rows` are `[n, inputs]`, `weight` is `[outputs, inputs]`, and `by_out` is the gradient of what comes out, contiguous
     `[n, outputs]`.
@@ -63,7 +63,12 @@ class LinearProducts:
 
     forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]  #: `(rows, weight, bias)`: `rows weight^T + bias`
     to_input: Callable[[Tensor, Tensor], Tensor]  #: `(by_out, weight)`: `by_out weight`
-    to_weight: Callable[[Tensor, Tensor], Tensor]  #: `(by_out, rows)`: `by_out^T rows`
+    to_weight: Callable[[Tensor, Tensor], Tensor] | None = None  #: `(by_out, rows)`: `by_out^T rows`; None: torch's
+    summed: Callable[[Sequence[Tensor], Sequence[Tensor], float, Tensor | None], Tensor] | None = None
+    """`(left, right, scale, bias)`: `scale left[0] right[0] + left[1] right[1] + ... + bias`, rounded once; at most four.
+
+    Left factors `[n, k]` are of one dtype, to which right ones `[k, m]`, which may be transposed views, are rounded from fp32.
+    """
 
 
 @dataclass(frozen=True, eq=False)

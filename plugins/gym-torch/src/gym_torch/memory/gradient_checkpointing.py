@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from gym_torch.kernels import bf16_products  # noqa: F401, which registers a product that is kept
 from gym_torch.memory.malloc import give_back_freed
 from gym_torch.memory.offloading import checkpoint_offloaded
 from gym_torch.memory.tiling import tile
@@ -31,6 +32,7 @@ _KEPT = frozenset(
         _aten.bmm.default,
         _aten.baddbmm.default,
         _aten._grouped_mm.default,
+        torch.ops.gym.sum_of_products.default,
         *([torch.ops.mkldnn._linear_pointwise.default] if torch.backends.mkldnn.is_available() else ()),
     }
 )
