@@ -77,6 +77,9 @@ def steps_over(recipe: Recipe, objective: Objective[Any, Any], examples: Example
     algorithm = torch_algorithm(recipe)
     if not algorithm.largest_steps:
         whole = steps_end_with_epochs(recipe)
+        if algorithm.dataset:
+            own: Source = construct(algorithm.dataset, algorithm, examples, train, "", objective.layout, whole)
+            return own, ""
         return Dataset(examples, train, layout=objective.layout, whole_epochs=whole), ""
     source: Source = construct(algorithm.largest_steps, algorithm, examples, train, objective.layout)
     answers = f"answers of {algorithm.generated():,} tokens to the longest prompts"

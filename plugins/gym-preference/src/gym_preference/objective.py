@@ -19,9 +19,8 @@ from gym_torch.prompt_responses import PromptResponses, ResponseBatch, lay_out
 NOT_ARGUMENTS = WithReference.model_fields.keys() - {"beta"}  #: fields that are no argument of a loss
 
 
-class PreferenceObjective(Objective[ResponseBatch, E], Generic[E]):
-    """Base of the objectives over responses: write `prompt_responses` and `loss`, which applies `losses` to `arguments` and
-    what it knows.
+class ReferencedObjective(Objective[ResponseBatch, E], Generic[E]):
+    """Base of the objectives over responses that may have a reference: write `prompt_responses` and `loss`.
 
     The trainer says what the reference is, by `reference` or by `cached_log_probs`. Without either, as in a plan, every response
     has the log-probability 0 under it.
@@ -31,12 +30,6 @@ class PreferenceObjective(Objective[ResponseBatch, E], Generic[E]):
     """From a batch to the log-probabilities of its targets under the reference, `[n]`, without a graph."""
     cached_log_probs: CachedLogProbs | None = None
     """What the reference said of each example before training."""
-
-    def __init__(self, config: PreferenceAlgorithm, layout: Layout = PADDED) -> None:
-        """Take the losses and their arguments from the options."""
-        super().__init__(config, layout)
-        self.losses: Callable[..., Tensor] = load_object(type(config).loss)
-        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))
 
     @abstractmethod
     def prompt_responses(self, example: E) -> PromptResponses:
@@ -59,3 +52,13 @@ class PreferenceObjective(Objective[ResponseBatch, E], Generic[E]):
             known = self.reference(batch)  # before the policy builds its graph
         log_probs = policy(batch)
         return log_probs, log_probs if known is None else log_probs - known
+
+
+class PreferenceObjective(ReferencedObjective[E], Generic[E]):
+    """Base of the objectives of preference learning: `loss` applies `losses` to `arguments` and what it knows."""
+
+    def __init__(self, config: PreferenceAlgorithm, layout: Layout = PADDED) -> None:
+        """Take the losses and their arguments from the options."""
+        super().__init__(config, layout)
+        self.losses: Callable[..., Tensor] = load_object(type(config).loss)
+        self.arguments = config.model_dump(exclude=set(NOT_ARGUMENTS))

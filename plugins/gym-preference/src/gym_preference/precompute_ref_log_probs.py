@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gym_core import GymError, cache_dir
 from gym_data.provenance import identity
-from gym_preference.objective import PreferenceObjective
+from gym_preference.objective import ReferencedObjective
 from gym_preference.reference_cache import CachedLogProbs, fingerprint, key_of, name_of
 from gym_torch.console import say
 from gym_torch.contribution import Parts
@@ -37,7 +37,7 @@ class ReferenceLogProbs:
 
     def __init__(
         self,
-        parts: Parts[Any, PreferenceObjective[Any], Policy[Any]],
+        parts: Parts[Any, ReferencedObjective[Any], Policy[Any], Any],
         reference: Reference,
         order: Dataset[Any],
         asked: Callable[[], Iterable[Used]],
@@ -51,9 +51,9 @@ class ReferenceLogProbs:
 
         Raises GymError where the reference is not the one that the run began with.
         """
-        again = int(self.order.bounds[-1]) > len(self.parts.data.train)  # whether responses come more than once
+        again = int(self.order.bounds[-1]) > len(self.order.examples)  # whether responses come more than once
         asked, further = self.parts.config.precompute_ref_log_probs, self._named or not self.reference.without
-        pays = (further or again) and not self.parts.config.follows
+        pays = (further or again) and not self.reference.further.follows
         if not (pays if asked == "auto" else asked):
             return
         self.reference.let_go()
@@ -88,7 +88,7 @@ class ReferenceLogProbs:
                 copied.data = copied.data.to(own.dtype)
         return scorer
 
-    def _kept(self, job: Job, objective: PreferenceObjective[Any], steps: Sequence[Step]) -> CachedLogProbs:
+    def _kept(self, job: Job, objective: ReferencedObjective[Any], steps: Sequence[Step]) -> CachedLogProbs:
         """Return what the reference says of all responses: what was kept, or what it says now."""
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
@@ -117,7 +117,7 @@ class ReferenceLogProbs:
     def _there(self, file: Path) -> bool:
         return self.run.ranks.agree(lambda: CachedLogProbs.there(file, file.stem))
 
-    def _scored(self, objective: PreferenceObjective[Any], scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
+    def _scored(self, objective: ReferencedObjective[Any], scorer: Scorer, steps: Sequence[Step]) -> Iterator[Score]:
         """Yield key and log-probabilities of each example of this process; all processes work on as many batches."""
         for step in steps:
             for examples in step.batches:

@@ -192,15 +192,15 @@ class TorchAlgorithm(DataAlgorithm):
     contribution: ClassVar[str] = "gym_torch.contribution:prepared_data"
     """`module:function` from `gym_torch.contribution.Parts` to a `gym_torch.contribution.Contribution`: where steps come from,
     what measures the policy, what watches the run, and what is closed at its end."""
+    dataset: ClassVar[str] = ""
+    """`module:class` of steps over prepared samples, for plans too: of this configuration and the arguments of `Dataset`."""
     largest_steps: ClassVar[str] = ""
     """For the base class of algorithms that make their samples during the run: `module:class` of a source of steps as large as
     theirs may be, made without a model of (this configuration, rows, training options, layout). Empty: samples are the data."""
     oracle: ClassVar[str] = ""
-    """`module:function` of the author's slow and obvious float64 formula.
-
-    `oracle(config, model, examples)` returns the un-normalised loss of the examples as a float64 scalar tensor;
-    `model` is a float64 causal language model; what is trained beside it comes as `auxiliary`. Value and gradient must agree.
-    """
+    """`module:function` of the author's slow and obvious formula: `oracle(config, model, examples)` returns the un-normalised
+    loss of the examples, a float64 scalar tensor. `model` is a float64 causal language model; what is trained beside it comes as
+    `auxiliary`. Value and gradient must agree."""
     context_parallel: ClassVar[bool] = False
     """Whether processes may share the tokens of its rows (`distributed.context_parallel_size`): it asks its policy for nothing
     but `log_probs` and `hidden`, draws no random numbers, and deals out samples by `rank` and `world` of
