@@ -176,5 +176,8 @@ def _activations(timeline: Timeline) -> int:
 
 def _head(timeline: Timeline) -> int:
     """Return how much more is live at most until the gradient is back at the backbone."""
-    left, back = timeline.last("left"), min(number for name, number in timeline.marks if name == "back")
+    back = min((number for name, number in timeline.marks if name == "back"), default=None)
+    if back is None:  # a loss of states before the last ones: nothing goes through a head
+        return 0
+    left = timeline.last("left")
     return max(0, int(timeline.live[left:back].max()) - _activations(timeline))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from gym_data.location import ModelName
 from gym_torch import TorchAlgorithm
@@ -93,13 +93,19 @@ class Retaining(Unlearning):
             return ()
         return (Further(self.ref_model, stays=self.compares() or self.precomputes() is False),)
 
+    @model_validator(mode="after")
+    def _asks_it(self) -> Self:
+        if self.ref_model is not None and not self.further():
+            raise ValueError("`ref_model` does nothing here: only a retain loss of `KL` looks at a reference")
+        return self
+
 
 class ByLikelihood(Retaining):
     """Base of those that forget and keep by the log-probabilities of answers."""
 
     retain_loss_type: Literal["NLL", "KL"] = "NLL"
-    """Retain loss: the negative log-likelihood of the answers to keep, or KL(reference || policy) at their tokens; a mean over
-    tokens, then over answers. `KL` asks the reference in every step."""
+    """Retain loss: the negative log-likelihood of the answers to keep, or at their tokens the KL divergence of the policy from
+    the reference; a mean over tokens, then over answers. `KL` asks the reference in every step."""
 
     def compares(self) -> bool:
         """Return whether the retain loss is a KL divergence that counts."""
@@ -141,6 +147,14 @@ class NPO(ByLikelihood):
     def precomputes(self) -> bool | Literal["auto"]:
         """Return the option, where the reference is not asked in every step for more."""
         return False if self.compares() else self.precompute_ref_log_probs
+
+    @model_validator(mode="after")
+    def _asked_once(self) -> Self:
+        if self.compares() and self.precompute_ref_log_probs is True:
+            raise ValueError(
+                "`retain_loss_type: KL` asks the reference in every step: leave `precompute_ref_log_probs` out"
+            )
+        return self
 
 
 class SimNPO(ByLikelihood):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gym_core.component import load_object
 from gym_data.examples import UnpairedExample
@@ -36,6 +37,9 @@ class AnswersObjective(ReferencedObjective[UnpairedExample]):
     """Base of the objectives over answers to forget and answers to keep: write `loss`, which ends with `weighed`."""
 
     config: Unlearning
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise GymError where this cannot be done with a model. Default: it can."""
 
     def prompt_responses(self, example: UnpairedExample) -> PromptResponses:
         """Return the answer behind its own prompt, which no other answer shares."""

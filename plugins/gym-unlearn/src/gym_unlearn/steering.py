@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_core import GymError
+from gym_core import RecipeError
 from gym_torch.metrics import Metrics
 from gym_torch.model.decoder_layers import layers_of
 from gym_torch.objective import Scores
@@ -33,7 +33,7 @@ class SteeredBatch(ResponseBatch):
 class StatesPolicy(Policy[SteeredBatch]):
     """A policy that says what its states are behind a layer, beside those of its reference."""
 
-    reference: Reference | Scorer | None = None
+    reference: Reference | None = None
 
     def forward(self, batch: SteeredBatch) -> Tensor:
         """Return the states that predict `batch.targets`, and below them those of the reference: `[2, n, dim]`, fp32.
@@ -48,8 +48,7 @@ class StatesPolicy(Policy[SteeredBatch]):
     @torch.no_grad()
     def _of_reference(self, batch: SteeredBatch) -> Tensor:
         assert self.reference is not None
-        scorer = self.reference.load() if isinstance(self.reference, Reference) else self.reference
-        with scored_by(scorer) as policy:
+        with scored_by(self.reference.load()) as policy:
             return states(policy, batch).float()
 
 
@@ -81,16 +80,9 @@ def states(policy: Policy[Any], batch: SteeredBatch) -> Tensor:
 
 
 def layer_of(model: PreTrainedModel, number: int | None) -> nn.Module:
-    """Return a decoder layer, by default the one at 7/32 of the depth. Raises GymError where there is no such layer."""
+    """Return a decoder layer, by default the one at 7/32 of the depth; the last one of a model with fewer, as plans make it."""
     _, _, layers = layers_of(model)
-    number = 7 * len(layers) // 32 if number is None else number
-    if number >= len(layers):
-        raise GymError(
-            f"the model has layers 0 to {len(layers) - 1}, and no layer {number}",
-            key="algorithm.layer",
-            fix="name another, or leave it out",
-        )
-    return layers[number]
+    return layers[min(7 * len(layers) // 32 if number is None else number, len(layers) - 1)]
 
 
 class SteeringObjective(AnswersObjective):
@@ -98,6 +90,16 @@ class SteeringObjective(AnswersObjective):
 
     config: RMU
     policy: type[Policy[Any]] = StatesPolicy
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise RecipeError where there is no such layer."""
+        _, _, layers = layers_of(model)
+        if (self.config.layer or 0) >= len(layers):
+            raise RecipeError(
+                f"the model has layers 0 to {len(layers) - 1}, and no layer {self.config.layer}",
+                key="algorithm.layer",
+                fix="name another, or leave it out",
+            )
 
     def collate(self, examples: Any) -> SteeredBatch:
         """Lay the answers out, and say which layer."""

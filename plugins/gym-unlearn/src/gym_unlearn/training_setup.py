@@ -10,7 +10,7 @@ import numpy as np
 from gym_core import Artifact, DataError
 from gym_core.component import construct
 from gym_data.examples import UnpairedExample
-from gym_optim.promises import named
+from gym_data.provenance import name_of
 from gym_preference.precompute_ref_log_probs import ReferenceLogProbs, Used
 from gym_torch.console import say
 from gym_torch.contribution import Contribution, Parts
@@ -34,6 +34,7 @@ def unlearning(parts: Parts[Unlearning, Any, Any, UnpairedExample]) -> Contribut
         type(parts.config).dataset, parts.config, parts.data.train, parts.train, *known
     )
     _check(parts.config, steps)
+    parts.objective.check(parts.adapted.model)
     after, evaluation = _nothing, _evaluation(parts)
     if parts.references:
         (reference,) = parts.references
@@ -58,7 +59,7 @@ def _nothing(job: Job) -> None:
 
 
 def _check(config: Unlearning, steps: ForgetRetainSteps) -> None:
-    name = named(config)
+    name = f"`{name_of(config)}`"
     if not len(steps.forget):
         raise DataError(
             f"no row is to be forgotten, so {name} has nothing to do",

@@ -12,13 +12,12 @@ import numpy as np
 from gym_core import Artifact, RecipeError, load_recipe
 from gym_core.files import write_atomically
 from gym_data.examples import UnpairedExample
+from gym_data.kinds import DataAlgorithm
 from gym_data.location import artifact_at
 from gym_manage.recorded import Recorded, recorded
-from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.open_artifact import as_stored, open_artifact
 from gym_torch.console import say
 from gym_torch.kernels.precision_probe import device
-from gym_unlearn.config import Unlearning
 from gym_unlearn.report.measures import Measures, measures
 from gym_unlearn.report.picture import draw
 from gym_unlearn.report.statistics import auc, forget_quality, privacy_leakage, utility
@@ -31,11 +30,12 @@ def made(run: Path, retrained: str | None, beside: Sequence[str], most: int) -> 
     """Return the report of a run, and the files that hold it. Raises RecipeError where it did not unlearn."""
     found = recorded(run)
     recipe = load_recipe(found.recipe)
-    if not isinstance(recipe.algorithm, Unlearning) or recipe.data is None or recipe.model is None:
+    judged = isinstance(recipe.algorithm, DataAlgorithm) and recipe.algorithm.rows == "feedback"
+    if not judged or recipe.data is None or recipe.model is None:
         raise RecipeError(
-            "this run did not unlearn", where=str(run), key="algorithm", fix="name a run of npo or another"
+            "this run did not unlearn", where=str(run), key="algorithm", fix="name a run of `npo`, for example"
         )
-    rows = _rows(recipe, base_of(found.artifact) if found.artifact.kind == "model" else found.artifact.path, most)
+    rows = _rows(recipe, most)
     path = str(recipe.canonical(everything=True)["model"]["path"])
     models = {BEFORE: artifact_at(path), AFTER: found.artifact}
     models |= {RETRAINED: artifact_at(retrained, key="--retrained")} if retrained else {}
@@ -50,7 +50,7 @@ def made(run: Path, retrained: str | None, beside: Sequence[str], most: int) -> 
     return report, _written(found, report)
 
 
-def _rows(recipe: Any, folder: Path, most: int) -> Rows:
+def _rows(recipe: Any, most: int) -> Rows:
     """Return the rows to forget and to keep, each once, and those that were held out; at most so many of each, evenly spread."""
     prepared = recipe.data.in_memory().build(
         tokenizer=_tokenizer_folder(recipe), rows="feedback", seed=recipe.train.seed
@@ -63,6 +63,8 @@ def _rows(recipe: Any, folder: Path, most: int) -> Rows:
             if mine:
                 places = np.linspace(0, len(mine) - 1, min(most, len(mine))).round().astype(int)
                 found[name + kind] = [mine[place] for place in places]
+    if "forget" not in found:
+        raise RecipeError("no row of this run was to be forgotten", key="data", fix="name a run of `npo`, for example")
     return found
 
 
