@@ -29,7 +29,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         axes.bar([place + number * width for place in range(len(heights))], heights, width, label=Path(name).name)
     names = [*groups, "utility"] if has_utility else groups
     axes.set_xticks([place + width * (len(models) - 1) / 2 for place in range(len(names))], names, fontsize=8)
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=min(len(models), 5))
     axes.grid(axis="y", alpha=0.3)
     with replacing(path, alone=True) as building:
         figure.savefig(building, format="png", dpi=120)
