@@ -58,7 +58,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "task.yaml").write_text("task: mmlu_test\n")
     for words, why in (
         (["webui"], "no web interface"),
-        (["eval", str(tmp_path / "task.yaml")], "lm-eval"),
+        (["eval", str(tmp_path / "task.yaml")], "gym eval MODEL --tasks mmlu"),
         (["tran"], "one of"),
     ):
         assert run(words, {}) == 2 and why in capsys.readouterr().err

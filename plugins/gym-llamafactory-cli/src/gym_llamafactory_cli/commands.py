@@ -69,10 +69,13 @@ def api(words: Words, environment: Mapping[str, str], folder: Path) -> list[list
 
 
 def predict(words: Words, environment: Mapping[str, str], folder: Path) -> list[list[str]]:
-    """Return `gym predict`; questions of a benchmark are asked by another tool."""
+    """Return `gym predict`; questions of a benchmark are asked by `gym eval`."""
     if "task" in keys_of(words):
         raise RecipeError(
-            "a `task` is a benchmark", where=NAME, key="task", fix="run `lm-eval` on the folder of the model"
+            "a `task` is a benchmark",
+            where=NAME,
+            key="task",
+            fix="ask it: `gym eval MODEL --tasks mmlu --num_fewshot 5`",
         )
     return [["predict", *_given(words, folder)]]
 

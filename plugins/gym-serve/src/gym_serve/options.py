@@ -76,7 +76,7 @@ class ServingOptions(Config):
         """Return the models to serve. Raises RecipeError for names that cannot be asked for."""
         found: list[ModelSource] = []
         for number, text in enumerate(self.models):
-            name, path = _named(text)
+            name, path = name_and_path(text)
             if any(name == other.name for other in found):
                 raise RecipeError(
                     f"two models have the name `{name}`", key=MODEL, fix="write `name=path` for one of them"
@@ -244,7 +244,7 @@ def engine_named(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _usual(models: Iterable[str]) -> str:
     """Return the engine that all models are read by. Raises RecipeError where they need several."""
-    readers = {name: _reader(path) or "local" for name, path in map(_named, models)}
+    readers = {name: _reader(path) or "local" for name, path in map(name_and_path, models)}
     if len(engines := dict.fromkeys(readers.values())) > 1:
         why = ", and ".join(f"`{name}` is read by the engine `{engine}`" for name, engine in readers.items())
         raise RecipeError(
@@ -253,7 +253,7 @@ def _usual(models: Iterable[str]) -> str:
     return next(iter(engines), "local")
 
 
-def _named(text: str) -> tuple[str, str]:
+def name_and_path(text: str) -> tuple[str, str]:
     """Return name and path of a model: the last part of its path is its name, where none is given."""
     name, equals, path = text.partition("=")
     if equals and "/" not in name:

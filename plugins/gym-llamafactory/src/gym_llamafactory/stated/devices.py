@@ -38,7 +38,7 @@ DEVICES: dict[str, Stated] = {
     "enable_torch_profiler": Stated(OFF, "is not done", "leave it out"),
     "profile_modules": Stated((None,), "is not done", "leave it out"),
     "task": Stated(
-        (None,), "is of a file for `eval`, which is no command here", "run lm-eval on the folder of the model"
+        (None,), "is of a file for `eval`: a benchmark", "ask it with `gym eval MODEL --tasks mmlu`, of gym-eval"
     ),
     "export_dir": Stated((None,), "is of a file for `export`", "run it with `gym export`"),
     "adapter_folder": Stated((None,), "is not looked at", "write the whole path into `adapter_name_or_path`"),

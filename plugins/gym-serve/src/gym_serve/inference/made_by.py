@@ -26,14 +26,15 @@ def made_by(options: DrawingOptions) -> dict[str, str]:
     asked = options.adapters.get(options.tenant or "")
     named |= {f"adapter {options.tenant}": asked} if asked else {}
     named |= {"template": options.template} if isinstance(options.template, str) else {}
-    found = {name: _hash(expanded(path)) for name, path in named.items() if expanded(path).exists()}
+    found = {name: hash_of(expanded(path)) for name, path in named.items() if expanded(path).exists()}
     if options.tenant and options.tenants:
         with VariantStore(options.tenants, create=False) as store:
             found[f"variant {options.tenant}"] = store.get(options.tenant).id
     return found
 
 
-def _hash(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """Return a hash of a model, an adapter, a run or a template by what of its files decides answers."""
     if path.is_file():
         return of_file(path)[:16]
     if is_run(path):
