@@ -30,7 +30,7 @@ class EvalOptions(Config):
     model: str
     """A run, a checkpoint, an artifact, a model, a family or a Hub id."""
     evaluator: Annotated[SerializeAsAny[Evaluator], Slot("evaluators", default=USUAL)]
-    """What asks the questions; the options that follow are those of `lm_eval`."""
+    """What asks the questions. It has options of its own; those of `lm_eval` are listed here."""
     compare: str | None = None
     """Another model that is asked the same questions, such as the base of a fine-tune: how much changed, and how sure that is."""
     max_drop: Annotated[float, Field(ge=0)] | None = None
