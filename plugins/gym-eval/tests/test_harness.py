@@ -73,11 +73,17 @@ def test_what_is_computed_together_changes_no_score(models: Path) -> None:
 def test_a_comparison_is_written_and_decides_the_exit_code(
     models: Path, tasks: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    words = ["eval", str(models / "one"), "--tasks", "choose,read", "--include_path", str(tasks), "--limit", "6"]
+    words = ["eval", str(models / "one"), "--tasks", "choose,write,read", "--include_path", str(tasks), "--limit", "6"]
     words += ["--compare", str(models / "other"), f"output={tmp_path}", "dtype=float32", "bootstrap_iters=0"]
     assert run([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert {each["metric"] for each in told["changes"]} == {"acc", "acc_norm", "word_perplexity", "bits_per_byte"}
+    assert {each["metric"] for each in told["changes"]} == {
+        "acc",
+        "acc_norm",
+        "exact_match",
+        "word_perplexity",
+        "bits_per_byte",
+    }
     for each in told["changes"]:
         low, high = each["interval"]
         assert low <= each["change"] <= high and each["questions"] == 6

@@ -104,5 +104,5 @@ def _percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _counts(new: Sequence[float], old: Sequence[float], sign: int) -> tuple[int, int]:
-    signs = [sign * (one - other) for one, other in zip(new, old, strict=True)]
+    signs = [sign * (float(one) - float(other)) for one, other in zip(new, old, strict=True)]
     return sum(each > 0 for each in signs), sum(each < 0 for each in signs)
