@@ -49,6 +49,7 @@ from gym_torch.trained_part import TrainedPart
 from gym_training_free import ChatBackend
 from gym_training_free.endpoint.chat import ChatModel, ChatRequest
 from gym_training_free.endpoint.reply import ChatReply
+from gym_webui.site import Link, Page, Site
 
 #: What `build` is given and returns, where that is a class or a protocol.
 HANDED = (
@@ -60,6 +61,7 @@ HANDED = (
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,
     ChatModel, ChatRequest, ChatReply,
     Engine, ModelSource, Limits, Request, Sampling, Piece, TokenLogprob, ServedModel,
+    Page, Site, Link,
 )  # fmt: skip
 #: What packages ask of components of the kernel's kinds beyond what it does itself.
 FURTHER: tuple[type[Component], ...] = (

@@ -49,6 +49,11 @@ def test_commands_are_gyms(tmp_path: Path) -> None:
     file.write_text("do_train: true\n")
     assert means("train", [str(file)], tmp_path, NPROC_PER_NODE="2") == [[*train, "--nproc", "2"]]
     assert means("export", [str(file)], tmp_path) == [["export", str(file)]]
+    assert (
+        means("webui", [], tmp_path, GRADIO_SERVER_PORT="9")
+        == [["webui", "--port", "9"]]
+        == means("webchat", [], tmp_path, GRADIO_SERVER_PORT="9")
+    )
     assert means("api", [str(file)], tmp_path, API_PORT="9") == [["api", str(file), "--port", "9"]]
     written = means("chat", [str(file), "template=qwen"], tmp_path)[0][1]
     assert yaml.safe_load(Path(written).read_text()) == {"do_train": True, "template": "qwen"}
@@ -57,7 +62,6 @@ def test_commands_are_gyms(tmp_path: Path) -> None:
 def test_what_is_not_there_is_named(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "task.yaml").write_text("task: mmlu_test\n")
     for words, why in (
-        (["webui"], "no web interface"),
         (["eval", str(tmp_path / "task.yaml")], "gym eval MODEL --tasks mmlu"),
         (["tran"], "one of"),
     ):

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from gym_core import cli
+from gym_core.discovery import installed
 from gym_core.errors import OK, GymError, RecipeError
 from gym_llamafactory_cli.words import FILES, keys_of
 
@@ -80,11 +81,12 @@ def predict(words: Words, environment: Mapping[str, str], folder: Path) -> list[
     return [["predict", *_given(words, folder)]]
 
 
-def absent(words: Words, environment: Mapping[str, str], folder: Path) -> list[list[str]]:
-    """Refuse what is not there."""
-    raise RecipeError(
-        "there is no web interface yet", where=NAME, fix="`gym chat FILE` in a terminal, or `gym api FILE`"
-    )
+def webui(words: Words, environment: Mapping[str, str], folder: Path) -> list[list[str]]:
+    """Return `gym webui` of this folder, at the address that the environment names. Raises RecipeError without gym-webui."""
+    if ("commands", "webui") not in installed().named:
+        raise RecipeError("the web interface is not installed", where=NAME, fix="pip install gym-webui")
+    names = (("--host", "GRADIO_SERVER_NAME"), ("--port", "GRADIO_SERVER_PORT"))
+    return [["webui", *(word for flag, name in names if name in environment for word in (flag, environment[name]))]]
 
 
 def _given(words: Words, folder: Path) -> list[str]:
@@ -101,7 +103,7 @@ def _written(words: Words, folder: Path) -> str:
     return str(file)
 
 
-GYM = {"eval": "predict", "env": "doctor"}  #: commands that have another name there
+GYM = {"eval": "predict", "env": "doctor", "webchat": "webui"}  #: commands that have another name there
 COMMANDS: dict[str, Callable[[Words, Mapping[str, str], Path], list[list[str]]]] = {
     "train": train,
     "export": export,
@@ -112,6 +114,6 @@ COMMANDS: dict[str, Callable[[Words, Mapping[str, str], Path], list[list[str]]]]
     "env": lambda words, environment, folder: [["doctor"]],
     "version": lambda words, environment, folder: [["--version"]],
     "help": lambda words, environment, folder: [["--help"]],
-    "webui": absent,
-    "webchat": absent,
+    "webui": webui,
+    "webchat": webui,
 }

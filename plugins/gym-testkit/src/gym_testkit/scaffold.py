@@ -32,6 +32,7 @@ WITHOUT = {
     "facade": "a name in Python for what a package has already",
     "kinds": "a contract between packages: its base class is all of it",
     "llamafactory_keys": "a table that stands beside the components whose options it names",
+    "panels": "a page of the web interface: routes and templates, which docs/webui.md shows",
     "remarks": "a function of a package that has components: what `gym explain` says of a section",
     "servers": "an engine around a runtime of its own, which no few lines stand for",
     "export_dialects": "a function beside a dialect: what its files mean to `gym export`",

@@ -1,0 +1,1 @@
+"""The pages of this package, one module each."""
