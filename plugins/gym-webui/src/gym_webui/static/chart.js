@@ -1,7 +1,7 @@
 // Curves as SVG: one path for each run, with a line that follows the pointer.
 import { el, number } from "./common.js";
 
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [800, 300, 62, 14, 12, 28];
+const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [800, 270, 62, 28, 12, 28];
 
 function node(tag, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -46,7 +46,8 @@ export function chart(place, lines, metric) {
   }
   drawn.forEach((line, which) => {
     const path = line.points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-    svg.append(node("path", { class: `c${which % 6}`, d: line.points.length > 1 ? path : `${path}h0.1` }));
+    if (line.points.length > 1) svg.append(node("path", { class: `c${which % 6}`, d: path }));
+    else svg.append(node("circle", { class: `c${which % 6} dot`, cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 3 }));
   });
   const rule = node("line", { class: "at", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   svg.append(rule);
