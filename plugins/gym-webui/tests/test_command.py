@@ -43,8 +43,16 @@ def test_the_link_opens_the_first_page_and_a_signal_ends_the_server(folder: Path
 def test_a_browser_draws_the_form_of_the_recipe(folder: Path, tmp_path: Path):
     """The policy of the pages lets our modules run, and they find what they ask the server for."""
     with served(folder) as link:
-        words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--virtual-time-budget=60000"]
+        words = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path}",
+            "--virtual-time-budget=60000",
+        ]
         done = subprocess.run(
             [str(CHROMIUM), *words, "--dump-dom", link], capture_output=True, text=True, timeout=180, check=True
         )
-    assert 'id="section-adapter"' in done.stdout and 'aria-label="Options of Training"' in done.stdout, done.stdout[-3000:]
+    assert 'id="section-adapter"' in done.stdout and 'aria-label="Options of Training"' in done.stdout, done.stdout[
+        -3000:
+    ]

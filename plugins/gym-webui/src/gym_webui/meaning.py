@@ -1,7 +1,7 @@
 """What a recipe means, asked in a process of its own: `python -m gym_webui.meaning FILE`. Plugins are imported here.
 
 It prints one JSON object: `written`, the data of the file; `sections`, the same in the form of Gym's recipes; `canonical`, every
-value of it; and `problems`, those of `gym validate`.
+value that it sets; and `problems`, those of `gym validate`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def meaning(file: Path) -> dict[str, Any]:
         told["written"] = data
         told["sections"] = dialect.translate(data, Findings(marks, folder=file.parent))
         recipe = load_recipe(file)
-        told["canonical"] = recipe.canonical(everything=True)
+        told["canonical"] = recipe.canonical()
         recipe.check()
         manager_for(recipe.hooks)
     except GymError as error:
