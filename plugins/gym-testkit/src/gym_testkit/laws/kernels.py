@@ -15,6 +15,7 @@ from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
 from gym_torch.attention.cached_attention import places_of
 from gym_torch.kernels.kernel_functions import Kept, KernelFunctions, Scores
+from gym_torch.kernels.linear_products import to_weight
 from gym_torch.kinds import KernelLibrary
 from gym_torch.segment_spans import Spans
 
@@ -165,7 +166,13 @@ def multiplied(brought: Brought, bench: Bench) -> None:
         _near("linear", made.linear.forward(rows, weight, bias), wide[0] @ wide[1].T + bias.double(), dtype)
         _near("linear without a bias", made.linear.forward(rows, weight, None), wide[0] @ wide[1].T, dtype)
         _near("linear, to its input", made.linear.to_input(by_out, weight), wide[2] @ wide[1], dtype)
-        _near("linear, to its weight", made.linear.to_weight(by_out, rows), wide[2].T @ wide[0], dtype)
+        _near("linear, to its weight", to_weight(made.linear, by_out, rows), wide[2].T @ wide[0], dtype)
+        if made.linear.summed is not None:
+            further = _drawn(9, 9).to(device)  # of more digits than the others, to which it is rounded
+            one = 2.5 * wide[0] @ wide[1].T + bias.double()
+            two = one + wide[2] @ further.to(dtype).double()
+            _near("linear, scaled", made.linear.summed([rows], [weight.T], 2.5, bias), one, dtype)
+            _near("linear, summed", made.linear.summed([rows, by_out], [weight.T, further], 2.5, bias), two, dtype)
 
 
 @laws("what a step of decoding does is that of its definition, and no row depends on the others")
