@@ -215,14 +215,18 @@ def component(kind: str, name: str) -> str:
 
 
 def llamafactory() -> str:
-    """Return docs/llamafactory.md: the README of gym-llamafactory, and every key with what it becomes."""
+    """Return docs/llamafactory.md: every key with what it becomes."""
     choices: list[Choice] = []
     keys: list[Key] = []
     for value in points("llamafactory_keys").values():
         own = load_object(value)
         choices, keys = [*choices, *own.choices], [*keys, *own.keys]
-    readme = (ROOT / "plugins/gym-llamafactory/README.md").read_text(encoding="utf-8").replace("../../docs/", "")
-    lines = [readme.replace("# gym-llamafactory", "# LLaMA-Factory's files", 1).strip(), ""]
+    lines = [
+        "# LLaMA-Factory's keys",
+        "",
+        "What becomes of each key. How such files are read, how much of it works, and what differs:",
+    ]
+    lines += ["[gym-llamafactory](../plugins/gym-llamafactory/README.md).", ""]
     return "\n".join([*lines, *markdown(choices, keys, STATED), ""])
 
 
