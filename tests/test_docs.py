@@ -98,6 +98,18 @@ def _providers(kind: str) -> list[str]:
     return [project["name"] for project in projects if project.get("entry-points", {}).get(f"gym.{kind}")]
 
 
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorials/*.md"))], ids=lambda path: path.stem
+)
+def test_what_a_page_installs_from_a_checkout_is_whole(path):
+    """What pip finds in no folder it looks for elsewhere, where packages of these names may be anybody's."""
+    needs = {project["name"]: project.get("dependencies", []) for project in reference().projects()}
+    for line in re.findall(r"^python -m pip install (-e .*)$", path.read_text(), re.MULTILINE):
+        named = set(re.findall(r"-e (?:plugins/)?([\w-]+)", line))
+        needed = {re.match(r"[\w-]+", need)[0] for name in named for need in needs[name]}
+        assert not needed & needs.keys() - named
+
+
 def yaml_files() -> list[Path]:
     return [p for p in ROOT.glob("**/*.y*ml") if not {".nox", ".git", "runs"} & set(p.parts)]
 
