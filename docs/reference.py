@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 from absent_names import ABSENT, ELSEWHERE
-from tree import ROOT, added_kinds, declarations, default, paper, points, projects
+from tree import ROOT, added_kinds, components, declarations, paper, points, projects, table
 
 from gym_core import Artifact, Run
 from gym_core.component import Component, load_object
@@ -23,6 +23,7 @@ from gym_core.hooks import HookSpecs, Trainer
 from gym_core.kinds import KINDS
 from gym_core.ranks import Ranks
 from gym_core.sections import SECTION_OF, SLOTS
+from gym_core.train import Train
 from gym_data.kinds import DataAlgorithm, Rows
 from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_deltasoup.merging.updates import Chunk, Updates
@@ -175,15 +176,6 @@ def public(base: type[Component]) -> str:
     return f"{package.__name__ if offered else base.__module__}.{base.__name__}"
 
 
-def components(kind: str) -> dict[str, tuple[dict[str, Any], type[Component]]]:
-    """Return the project and the class of every component of a kind in the tree, by name."""
-    found = {}
-    for project in projects():
-        for name, value in project.get("entry-points", {}).get(f"{PREFIX}{kind}", {}).items():
-            found[name] = project, load_object(value)
-    return dict(sorted(found.items()))
-
-
 def index(kind: str) -> str:
     """Return docs/KIND/README.md: all components of a kind in a table."""
     lines = [
@@ -206,11 +198,28 @@ def component(kind: str, name: str) -> str:
     first, _, rest = (inspect.getdoc(base) or "").partition("\n\n")
     lines = [f"# `{name}`", "", first, "", f"{source}Package: `pip install gym-core {project['name']}`.", ""]
     lines += [rest, ""] if rest else []
-    options = [
-        f"| `{key}` | {default(field)} | {' '.join((field.description or '').split())} |"
-        for key, field in base.model_fields.items()
+    lines += table(base) if base.model_fields else ["It has no options."]
+    return "\n".join([*lines, ""])
+
+
+def options() -> str:
+    """Return docs/options.md: the options of the sections that nearly every recipe has."""
+    sections = {
+        "train": Train,
+        "data": components("data")["dataset"][1],
+        "model": components("backends")["transformers"][1],
+    }
+    lines = [
+        "# Options of `train`, `data` and `model`",
+        "",
+        "Of `data` and `model`: those of `dataset` and `transformers`,",
     ]
-    lines += ["| Option | Default | Meaning |", "|---|---|---|", *options] if options else ["It has no options."]
+    lines += [
+        "which a recipe has that names no other. [Algorithms](algorithms/README.md), [adapters](adapters/README.md)"
+    ]
+    lines += ["and [optimizers](optimizers/README.md) have a page each."]
+    for section, base in sections.items():
+        lines += ["", f"## `{section}`", "", *table(base)]
     return "\n".join([*lines, ""])
 
 
@@ -278,6 +287,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs/kinds.md": kinds,
     **{ROOT / f"docs/{kind}/README.md": partial(index, kind) for kind in PAGED},
     **{ROOT / f"docs/{kind}/{name}.md": partial(component, kind, name) for kind in PAGED for name in components(kind)},
+    ROOT / "docs/options.md": options,
     ROOT / "docs/glossary.md": glossary,
     ROOT / "docs/llamafactory.md": llamafactory,
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,

@@ -12,15 +12,25 @@ from typing import Any
 import yaml
 from pydantic.fields import FieldInfo
 
-from gym_core.component import Component, load_object
+from gym_core.component import Component, Config, load_object
 from gym_core.discovery import PREFIX
 
 ROOT = Path(__file__).parents[1]
+BAR = "\\|"  #: in a cell of a table
 
 
 def default(field: FieldInfo) -> str:
     """Write what an option is where a recipe leaves it out."""
     return "required" if field.is_required() else f"`{plain(field.get_default(call_default_factory=True))}`"
+
+
+def table(base: type[Config]) -> list[str]:
+    """Return the lines of a table of the options of a section or a component."""
+    options = [
+        f"| `{key}` | {default(field)} | {' '.join((field.description or '').split()).replace('|', BAR)} |"
+        for key, field in base.model_fields.items()
+    ]
+    return ["| Option | Default | Meaning |", "|---|---|---|", *options]
 
 
 def paper(project: dict[str, Any], name: str) -> str:
@@ -33,7 +43,17 @@ def plain(value: object) -> str:
     """Write a default as a recipe would."""
     if isinstance(value, Component):
         return next(name for name, point in points(value.kind).items() if point.endswith(f":{type(value).__name__}"))
+    value = value.model_dump(mode="json") if isinstance(value, Config) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+
+
+def components(kind: str) -> dict[str, tuple[dict[str, Any], type[Component]]]:
+    """Return the project and the class of every component of a kind in the tree, by name."""
+    found = {}
+    for project in projects():
+        for name, value in project.get("entry-points", {}).get(f"{PREFIX}{kind}", {}).items():
+            found[name] = project, load_object(value)
+    return dict(sorted(found.items()))
 
 
 def points(kind: str) -> dict[str, str]:
