@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gym_rl.config.base import ClippedPolicyGradient, KLTerm, LossAggMode, PolicyGradient
+from gym_rl.config.base import KLTerm, LossAggMode, PolicyGradient
+from gym_rl.config.clipped import ClippedPolicyGradient
 from gym_rl.config.group_relative import GroupRelative, ScaleRewards
 from gym_rl.config.local_engine import LocalEngineConfig
 from gym_rl.config.opo import OPO

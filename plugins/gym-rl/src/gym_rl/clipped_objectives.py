@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from gym_rl.config.base import ClippedPolicyGradient
+from gym_rl.config.clipped import ClippedPolicyGradient
 from gym_rl.formulas import policy_losses
 from gym_rl.formulas.importance_ratio import mean_ratio, token_ratio
 from gym_rl.objective import PolicyObjective

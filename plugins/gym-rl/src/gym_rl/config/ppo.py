@@ -10,7 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from gym_core import Recipe, RecipeError
 from gym_data.location import ModelName
 from gym_optim.kinds import Optimizer
-from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
+from gym_rl.config.base import KLEstimator
+from gym_rl.config.clipped import ClippedPolicyGradient
 from gym_torch.config import Further
 from gym_torch.kinds import part
 

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
+from gym_rl.config.base import KLEstimator
+from gym_rl.config.clipped import ClippedPolicyGradient
 
 
 class ReinforcePP(ClippedPolicyGradient):

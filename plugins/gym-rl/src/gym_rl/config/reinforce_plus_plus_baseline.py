@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_rl.config.base import ClippedPolicyGradient, KLEstimator
+from gym_rl.config.base import KLEstimator
+from gym_rl.config.clipped import ClippedPolicyGradient
 
 
 class ReinforcePPBaseline(ClippedPolicyGradient):
