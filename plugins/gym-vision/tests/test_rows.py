@@ -150,11 +150,13 @@ def test_files_of_llamafactory_read_images_that_their_registry_names(model, rows
         "dataset_dir": str(rows.parent),
         "template": "qwen2_vl",
         "image_max_pixels": 5000,
-        "freeze_vision_tower": True,
+        "freeze_vision_tower": False,
         "output_dir": str(tmp_path / "out"),
     }
     (tmp_path / "file.yaml").write_text(yaml.safe_dump(file))
-    data = load_recipe(tmp_path / "file.yaml").data
+    recipe = load_recipe(tmp_path / "file.yaml")
+    assert recipe.adapter.parts() == ("language_model", "vision_tower")
+    data = recipe.data
     assert data.images == Vision(folder=str(rows.parent), max_pixels=5000)
     theirs = data.build(tokenizer=path, rows="conversation", seed=0).train
     own = DatasetConfig(sources=[File(path=str(rows))], images=data.images, system="You are a helpful assistant.")

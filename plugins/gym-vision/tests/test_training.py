@@ -9,6 +9,7 @@ import pytest
 import torch
 from asked_images import reference
 from image_rows import ROWS
+from model_parts import ALL, PROJECTOR, TOWER, adapted, part
 from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
@@ -22,6 +23,7 @@ from gym_quant.post_training.calibration import draw
 from gym_sft import SFT
 from gym_sft.objective import NextToken
 from gym_testkit.vision_models import FAMILIES
+from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.packing import ALONE, PADDED
 from gym_torch.policy import Policy
@@ -51,8 +53,10 @@ def test_tokens_and_inputs_are_those_of_the_processor(family, model, rows):
 @EVERY
 def test_loss_and_gradient_are_those_of_transformers(family, model, rows):
     found = prepared(rows, model(family))
-    policy = Policy(AutoLanguageModel.from_pretrained(model(family), dtype=torch.float32))
-    exact = AutoModelForImageTextToText.from_pretrained(model(family)).double()
+    whole = adapted(family, model, **ALL)
+    policy = Policy(whole.model)
+    recompute_layers(whole.model)  # those of the vision tower too
+    exact = AutoModelForImageTextToText.from_pretrained(model(family)).double().train()
     batch = NextToken(SFT(), ALONE).collate(list(found.train))
     loss, _ = NextToken(SFT(), ALONE).loss(policy, batch)
     loss.backward()
@@ -67,17 +71,26 @@ def test_loss_and_gradient_are_those_of_transformers(family, model, rows):
     total.backward()
 
     torch.testing.assert_close(loss.double(), total, rtol=1e-5, atol=0)
-    expected = dict(exact.named_parameters())
-    for name, weight in policy.model.named_parameters():
-        if expected[name].grad is None:
-            assert weight.grad is None or not weight.grad.any(), name
+    expected = {name: weight.grad for name, weight in exact.named_parameters()}
+    check_gradient(whole, expected)
+    assert {part(name) for name in whole.state()} == {"language", "tower", "projector"}
+    for options, alone in ((TOWER, "tower"), (PROJECTOR, "projector")):
+        full = adapted(family, model, **options)
+        assert full.state().keys() == {name for name in whole.state() if part(name) == alone}
+        NextToken(SFT(), ALONE).loss(Policy(full.model), batch)[0].backward()
+        check_gradient(full, expected)
+
+
+def check_gradient(full, expected):
+    """Compare the gradient of what trains with that in float64."""
+    found = {name: weight.grad for name, weight in full.model.named_parameters() if weight.requires_grad}
+    assert any(part(name) != "language" and grad is not None and grad.any() for name, grad in found.items())
+    for name, grad in found.items():
+        if expected[name] is None:  # of a head of the tower that the model does not look at
+            assert grad is None or not grad.any(), name
             continue
-        off = (weight.grad.double() - expected[name].grad).norm()
-        assert off <= 1e-4 * expected[name].grad.norm() + 1e-6, name
-    towers = [
-        weight.grad for name, weight in policy.model.named_parameters() if "vis" in name and weight.grad is not None
-    ]
-    assert any(grad.any() for grad in towers), "the images change nothing"
+        off = (grad.double() - expected[name]).norm()
+        assert off <= 1e-4 * expected[name].norm() + 1e-6, name
 
 
 @EVERY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 import torch
@@ -15,26 +15,30 @@ from transformers import PreTrainedModel
 
 from gym_adapters.target_modules import require, within
 from gym_core import GymError
-from gym_torch.language_part import in_language_part
+from gym_torch.language_part import LANGUAGE, PROJECTOR, TOWER, in_parts
 
 KEY = "adapter.target_modules"
+TOLD = {LANGUAGE: "language model", TOWER: "vision tower", PROJECTOR: "projector"}
 #: What a method asks of the weight of a layer without computing with it.
 ASKED = ("dtype", "device", "shape", "size", "data", "requires_grad")
 
 
-def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
+def unfit_layers(model: PreTrainedModel, parts: Collection[str] = (LANGUAGE,)) -> dict[str, str]:
     """Return the paths of layers beside which an update would change nothing, or the wrong thing, and why.
+
+    Layers outside of `parts` are among them, which are those of `gym_torch.language_part.in_parts`.
 
     A state space of Mamba hands the weights of its projections to kernels, and so does not call the layers; which of them it does
     call may depend on the device. Routers of some mixtures are linear layers that return a choice.
     """
     own = {type(module).__module__ for module in model.modules() if isinstance(module, PreTrainedModel)}
-    found, products, language = dict[str, str](), dict[type[nn.Module], bool](), in_language_part(model)
+    found, products, inside = dict[str, str](), dict[type[nn.Module], bool](), in_parts(model, parts)
+    told = " or the ".join(TOLD[part] for part in parts)
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
         for name, layer in module.named_children():
-            if isinstance(layer, nn.Linear) and not language(start + name):
-                found[start + name] = f"`{name}` is no part of the language model, and stays as it is"
+            if not inside(start + name) and any(True for _ in layer.parameters(recurse=False)):
+                found[start + name] = f"`{name}` is no part of the {told}, and stays as it is"
             elif name in _used(module.__class__):
                 found[start + name] = (
                     f"{type(module).__name__} computes with the weight of `{name}` and does not call it"
@@ -47,9 +51,9 @@ def unfit_layers(model: PreTrainedModel) -> dict[str, str]:
     return found
 
 
-def require_layers(names: Iterable[str], fitting: list[str], model: PreTrainedModel) -> None:
-    """Raise GymError for a name in none of the `fitting` paths, which says what is there instead."""
-    wanted, unfit = list(names), unfit_layers(model)
+def require_layers(names: Iterable[str], fitting: list[str], unfit: Mapping[str, str]) -> None:
+    """Raise GymError for a name in none of the `fitting` paths, which says what is there instead, or why it is `unfit`."""
+    wanted = list(names)
     for name in wanted:
         if not any(within(path, name) for path in fitting):
             for path, why in unfit.items():

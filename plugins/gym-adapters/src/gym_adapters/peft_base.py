@@ -48,10 +48,10 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
         """
         self.config = config
         modules, extra = split(config.target_modules), split(config.modules_to_save)
-        fitting = self.matching(model)
-        require_layers(() if modules == ("all",) else modules, fitting, model)
+        fitting, unfit = self.matching(model), self.unfit(model)
+        require_layers(() if modules == ("all",) else modules, fitting, unfit)
         require(extra, [name for name, _ in model.named_modules() if name], "adapter.modules_to_save")
-        targets = self.all_modules(model) if modules == ("all",) else ends(modules, fitting)
+        targets = self.all_modules(model) if modules == ("all",) else ends(modules, fitting, unfit)
         options = self.peft_config(targets, list(extra) or None)
         with torch.random.fork_rng(), quiet(), targets_of(model, options) as modules:
             torch.manual_seed(seed)
@@ -74,9 +74,13 @@ class PeftAdapter(AdaptedModel, Generic[Options]):
 
     def matching(self, model: PreTrainedModel) -> list[str]:
         """Return the paths of what `target_modules` may name. Default: what is of a kind in `target_types`, and is called."""
-        unfit = unfit_layers(model)
+        unfit = self.unfit(model)
         found = [name for name, each in model.named_modules() if isinstance(each, self.target_types)]
         return [name for name in found if name not in unfit]
+
+    def unfit(self, model: PreTrainedModel) -> dict[str, str]:
+        """Return the paths of layers that are not to be adapted, and why."""
+        return unfit_layers(model, self.config.parts())
 
     def all_modules(self, model: PreTrainedModel) -> list[str]:
         """Return what `target_modules: all` means. Default: all linear layers but the head. Raises GymError where there is none.

@@ -14,11 +14,15 @@ def within(path: str, name: str) -> bool:
     return f".{name}." in f".{path}."
 
 
-def ends(names: Iterable[str], paths: Iterable[str]) -> list[str]:
-    """Return the paths of what the names are or hold, from the name on: of `mlp`, `mlp.up_proj` and what else is in it."""
+def ends(names: Iterable[str], paths: Iterable[str], others: Iterable[str] = ()) -> list[str]:
+    """Return the paths of what the names are or hold, from the name on: of `mlp`, `mlp.up_proj` and what else is in it.
+
+    Where one of `others` ends so too, which is not meant, the whole path.
+    """
     dotted = [f".{path}." for path in paths]
-    found = {path[path.index(f".{name}.") + 1 : -1] for name in names for path in dotted if f".{name}." in path}
-    return sorted(found)
+    found = {(path[path.index(f".{name}.") :], path) for name in names for path in dotted if f".{name}." in path}
+    mistaken = [f".{path}." for path in others]
+    return sorted({(path if any(other.endswith(end) for other in mistaken) else end)[1:-1] for end, path in found})
 
 
 def require(wanted: Iterable[str], paths: Iterable[str], key: str) -> None:

@@ -88,6 +88,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
 
     adapted = adapt(model.model, recipe)
     checks.adapter(adapted, model)
+    checks.reached(model, recipe)
     if config.disable_dropout:
         disable_dropout(adapted.model)
     check_dropout(adapted.model, sharing(recipe))

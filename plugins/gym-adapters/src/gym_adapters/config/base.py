@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from gym_adapters.lean_imports import import_peft
 from gym_torch.kinds import Adapter
@@ -32,6 +32,32 @@ def numbered(names: Names) -> bool:
     return any(letter.isdigit() for name in names for letter in name)
 
 
+class PartOptions(Adapter):
+    """The options of what trains other parts of a model of images and text than its language model."""
+
+    freeze_vision_tower: bool = True
+    """Whether the vision tower of a model of images and text stays as it is."""
+    freeze_multi_modal_projector: bool = True
+    """Whether the projector stays as it is: what lies between vision tower and language model, or the `merger` of the tower."""
+    freeze_language_model: bool = False
+    """Whether the language model of a model of images and text stays as it is, with its embeddings and its head."""
+
+    @model_validator(mode="after")
+    def _some_part(self) -> Self:
+        if not self.parts():
+            raise ValueError("vision tower, projector and language model are all frozen: nothing is left to train")
+        return self
+
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts that train, as `gym_torch.language_part.in_parts` names them."""
+        frozen = {
+            "language_model": self.freeze_language_model,
+            "vision_tower": self.freeze_vision_tower,
+            "multi_modal_projector": self.freeze_multi_modal_projector,
+        }
+        return tuple(name for name, stays in frozen.items() if not stays)
+
+
 class TargetOptions(Adapter):
     """The option of everything that adapts linear layers."""
 
@@ -53,6 +79,10 @@ class PeftOptions(TargetOptions):
 
     modules_to_save: Names = ()
     """Modules to save: trained whole beside the adapter and saved in it, such as `embed_tokens`."""
+
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts of a model of images and text that it is for. Default: the language model."""
+        return ("language_model",)
 
     def build(self, **context: Any) -> Any:
         """Put it into the model."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_adapters.config.base import LowRankOptions
+from gym_adapters.config.base import LowRankOptions, PartOptions
 
 
-class DoRA(LowRankOptions):
+class DoRA(PartOptions, LowRankOptions):
     """LoRA for the direction of each row of a weight, and a length of the row that trains apart from it.
 
         V = W + scaling B A        scaling = alpha / rank

@@ -1,17 +1,17 @@
-"""Full training: every weight of the model."""
+"""Full training: every weight of the model, or of parts of one that reads images."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from gym_torch.kinds import Adapter
+from gym_adapters.config.base import PartOptions
 
 
-class Full(Adapter):
+class Full(PartOptions):
     """Trains every weight of the model.
 
     Trains: every weight, in fp32 whatever the precision it is stored in; tied weights once. This is also what a recipe without
-    an adapter does.
+    an adapter does. Of a model of images and text it is the language model, or the parts that are not frozen.
 
     Code: ours.
 
@@ -21,9 +21,9 @@ class Full(Adapter):
     Not with: quantized weights, which cannot be trained.
     """
 
-    target: ClassVar[str] = "gym_torch.model.adapted:Full"
+    target: ClassVar[str] = "gym_adapters.tuners.full:FullAdapter"
     saves_model: ClassVar[bool] = True
 
     def uniform_layers(self) -> bool:
-        """Every layer trains."""
+        """Layers that are alike train alike."""
         return True

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from gym_adapters.config.base import LowRankOptions
+from gym_adapters.config.base import LowRankOptions, PartOptions
 
 
-class LoftQ(LowRankOptions):
+class LoftQ(PartOptions, LowRankOptions):
     """LoRA over weights rounded to a few bits, which begins as the best correction of the rounding.
 
         y = Q x + scaling B A x                   scaling = alpha / rank

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
-from gym_adapters.config.base import LowRankOptions, Names, split
+from gym_adapters.config.base import LowRankOptions, Names, PartOptions, split
 from gym_data.location import specific
 
 
@@ -19,7 +19,7 @@ def _specific(names: Names) -> Names:
 Folders = Annotated[Names, AfterValidator(_specific)]  #: recorded as what a run made, where one is named
 
 
-class LoRA(LowRankOptions):
+class LoRA(PartOptions, LowRankOptions):
     """Trains a low-rank update of each linear layer, and leaves the model itself alone.
 
         y = W x + scaling B A x        scaling = alpha / rank

@@ -30,7 +30,7 @@ class BOFTAdapter(HookAdapter[BOFT]):
         unfit = unfit_layers(self.model)
         linear = {name: layer for name, layer in self.model.named_modules() if isinstance(layer, nn.Linear)}
         linear = {name: layer for name, layer in linear.items() if name not in unfit}
-        require_layers(() if modules == ("all",) else modules, [*linear], self.model)
+        require_layers(() if modules == ("all",) else modules, [*linear], unfit)
         head = self.model.get_output_embeddings()
         self._names = [
             name

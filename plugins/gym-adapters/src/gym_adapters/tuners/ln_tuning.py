@@ -6,7 +6,6 @@ from peft import LNTuningConfig, PeftConfig
 from transformers import PreTrainedModel
 
 from gym_adapters.config.ln_tuning import LNTuning
-from gym_adapters.fitting_layers import unfit_layers
 from gym_adapters.peft_base import PeftAdapter
 from gym_adapters.target_modules import norm_paths
 
@@ -16,7 +15,7 @@ class LNTuningAdapter(PeftAdapter[LNTuning]):
 
     def matching(self, model: PreTrainedModel) -> list[str]:
         """Return the paths of the normalization layers that the model calls."""
-        unfit = unfit_layers(model)
+        unfit = self.unfit(model)
         return [path for path in norm_paths(model) if path not in unfit]
 
     def all_modules(self, model: PreTrainedModel) -> list[str]:

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gym_adapters.config.base import split
+from gym_adapters.config.base import PartOptions, split
 from gym_adapters.config.lora import LoRA
 from gym_adapters.lora_base import LowRankAdapter
 from gym_adapters.lora_checkpoint import WEIGHTS, LoraFile, adapter_at, check_beside, read_lora
@@ -156,7 +156,9 @@ class LoraAdapter(LowRankAdapter[Plain]):
         if not self.config.adapter_name_or_path:
             return super().artifact(path, base)
         rank = self.config.rank + sum(self._parts.values())
-        shared = self.config.model_dump(mode="json", include={"target_modules", "modules_to_save"})
+        shared = self.config.model_dump(
+            mode="json", include={"target_modules", "modules_to_save", *PartOptions.model_fields}
+        )
         details = {"adapter": "gym_adapters:LoRA", "options": shared | {"rank": rank, "alpha": self.scaling * rank}}
         return Artifact(path, "adapter", base=base, details=details)
 

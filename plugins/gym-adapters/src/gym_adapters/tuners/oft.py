@@ -37,6 +37,7 @@ class OFTAdapter(PeftAdapter[OFT]):
 
     def __init__(self, config: OFT, model: PreTrainedModel, seed: int = 0) -> None:
         """Put the rotations in. Raises GymError where blocks do not divide the inputs of a layer, or a layer is not there."""
+        self.config = config  # which `matching` asks
         size = config.rank or config.effective_block_size or 0
         modules = split(config.target_modules)
         head = model.get_output_embeddings()

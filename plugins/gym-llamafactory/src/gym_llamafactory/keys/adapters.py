@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.keys.convert import or_unset, unread
+from gym_llamafactory.keys.convert import only, or_unset, unread
 from gym_llamafactory.table import Choice, Key, Keys
 
 _SAVING = "lora dora rslora pissa olora lora_ga eva loftq adalora"
 _LORA = f"{_SAVING} longlora"
+_IN_PARTS = "lora dora rslora pissa olora lora_ga eva loftq longlora"  # of models of images, what names parts to train
+_PARTS = {"freeze_vision_tower": True, "freeze_multi_modal_projector": True, "freeze_language_model": False}
 _STACKED = "lora rslora pissa olora lora_ga eva longlora"  # what goes on from adapters that are there
 
 
@@ -35,6 +37,9 @@ class AdapterKeys(Keys):
         Key("additional_target", "adapter.modules_to_save", "longlora", default=()),
         Key("adapter_name_or_path", "adapter.adapter_name_or_path", _STACKED),
         Key("create_new_adapter", "adapter.create_new_adapter", _STACKED),
+        *(Key(key, f"adapter.{key}", f"full {_IN_PARTS}") for key in _PARTS),
+        *(Key(key, "adapter.extra_modules", "freeze", only(usual)) for key, usual in _PARTS.items()),
+        *(Key(key, "adapter.target_modules", "oft", only(usual)) for key, usual in _PARTS.items()),
         Key("pissa_iter", "adapter.iterations", "pissa"),
         Key("pissa_convert", "adapter.iterations", "pissa", unread),
         Key("oft_block_size", "adapter.block_size", "oft", or_unset),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gym_llamafactory.stated.entry import OFF, Stated, refused, unread
 
 _CUT, _FIX = "would cut images up, which is not done here", "leave it out"
-_STAYS = "the language model trains, and other parts stay as they are"
 _VIDEO = "no video or audio is read: rows that have any are left out, and counted"
 MEDIA: dict[str, Stated] = {
     **unread(
@@ -20,6 +19,4 @@ MEDIA: dict[str, Stated] = {
         ),
     ),
     **refused(OFF, _CUT, _FIX, ("image_do_pan_and_scan", "crop_to_patches")),
-    **refused(OFF, _STAYS, _FIX, ("freeze_language_model",)),
-    **refused((True, None), _STAYS, _FIX, ("freeze_vision_tower", "freeze_multi_modal_projector")),
 }

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from gym_torch.attention.context_parallel import ContextGroup
 from gym_torch.distributed import exchange
 from gym_torch.distributed.optimizer_state import State, take
+from gym_torch.language_part import in_language_part
 from gym_torch.model.dropout import skipping
 from gym_torch.policy import Policy
 
@@ -88,7 +89,15 @@ class Replicated:
         trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
         came = exchange.average(self.accelerator, [*trained.values()])
         if self._all_come is None:
-            self._all_come = came and not exchange.may_be_chosen([*trained]) and not skipping(policy)
+            self._all_come = (
+                came and not exchange.may_be_chosen([*trained]) and not skipping(policy) and self._by_text(policy)
+            )
+
+    def _by_text(self, policy: nn.Module) -> bool:
+        """Whether a gradient comes to what trains from text alone: to a vision tower it comes from images."""
+        model = self.accelerator.unwrap_model(policy).model
+        language = in_language_part(model)
+        return all(language(name) for name, weight in model.named_parameters() if weight.requires_grad)
 
     def reshard(self) -> None:
         """Let go of what an evaluation left whole; here nothing is."""

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from gym_core import PluginError, Recipe, RecipeError, Train
+from gym_data.kinds import Data
 from gym_optim.config import Linear
 from gym_optim.kinds import Optimizer, Scheduler
 from gym_optim.promises import named, promised
@@ -17,6 +18,7 @@ from gym_torch.distributed.context_parallel import check_model
 from gym_torch.distributed.strategies import check_cut, shards, sharing
 from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, part
+from gym_torch.language_part import in_language_part
 from gym_torch.loop import in_backward
 from gym_torch.loop.best_metric import KEY
 from gym_torch.loop.job import Job, keeps_best
@@ -136,6 +138,18 @@ def adapter(adapted: AdaptedModel, model: LoadedModel) -> None:
             f"this adapter does not hold the embeddings that are added to its base: {lost[0]} does not train whole",
             key="model.resize_vocab",
             fix=f"set `modules_to_save: {names}`, which lora has; trainable_tokens adds its own: leave resize_vocab out",
+        )
+
+
+def reached(model: LoadedModel, recipe: Recipe) -> None:
+    """Raise RecipeError where all that trains is of the parts for images, and none are read."""
+    language, data = in_language_part(model.model), part(recipe, Data)
+    trained = [name for name, weight in model.model.named_parameters() if weight.requires_grad]
+    if trained and not any(map(language, trained)) and not (data and data.reads_images()):
+        raise RecipeError(
+            f"no row comes to what trains: {trained[0]} is of the part that reads images, and no images are read",
+            key="adapter",
+            fix="set `data: {images: vision}`, or let the language model train",
         )
 
 

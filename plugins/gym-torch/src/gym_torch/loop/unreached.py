@@ -1,4 +1,4 @@
-"""Weights that train and get no gradient: text never comes to them, such as those of a vision tower."""
+"""Weights that train and get no gradient: text never comes to them, such as those of a vision tower, to which images do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tell_unreached(policy: nn.Module) -> None:
     numbers, every = (sum(trained[name].numel() for name in names) for names in (left, trained))
     warn(
         f"in the first step no gradient came to {numbers:,} of {every:,} parameters: {', '.join(tops[:SHOWN])}{more}; "
-        "what text never reaches stays as it is, and takes memory"
+        "what rows never reach stays as it is, and takes memory"
     )
 
 

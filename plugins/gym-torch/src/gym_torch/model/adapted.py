@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from gym_core import Artifact, Component, GymError, Recipe
 from gym_optim.promises import promised
 from gym_torch.kinds import Adapter, TorchBackend, no_quantized_model, part
-from gym_torch.language_part import in_language_part
+from gym_torch.language_part import LANGUAGE, in_parts
 from gym_torch.model.read_weights import read_weights
 from gym_torch.model.stored_precisions import declare_dtype, exceptions, named_dtype, stored_dtype
 from gym_torch.model.vocabulary import vocabulary_modules
@@ -128,7 +128,7 @@ class AdaptedModel(TrainedPart, ABC):
 class Full(AdaptedModel):
     """Full fine-tuning: trains weights of the model itself, all of them, or those that `trained` names.
 
-    Of a model with other senses those of its language model alone.
+    Of a model with other senses those of its language model alone, or of the parts that are named.
     """
 
     artifact_kind: ClassVar[str] = "model"
@@ -139,13 +139,14 @@ class Full(AdaptedModel):
         model: PreTrainedModel,
         seed: int = 0,
         trained: Callable[[str], bool] = lambda name: True,
+        parts: Collection[str] = (LANGUAGE,),
     ) -> None:
-        """Mark what trains and make it fp32; `seed` is unused, for there is nothing to draw.
+        """Mark what trains and make it fp32; `seed` is unused, for there is nothing to draw. `parts` are those of `in_parts`.
 
         Frozen weights keep their precision, so below fp32 a partly frozen model runs under autocast only.
 
         Raises:
-            GymError: a weight to train is quantized.
+            GymError: a weight to train is quantized, or the model has no such parts.
 
         """
         self.model = model
@@ -156,9 +157,9 @@ class Full(AdaptedModel):
             name: self._dtype if weight.dtype == model.dtype else weight.dtype
             for name, weight in model.named_parameters(remove_duplicate=False)
         } | self._own
-        language = in_language_part(model)
+        inside = in_parts(model, parts)
         for name, weight in model.named_parameters():
-            chosen = trained(name) and language(name)
+            chosen = trained(name) and inside(name)
             if chosen and not weight.is_floating_point():
                 raise GymError(
                     f"{name} is quantized and cannot be trained",

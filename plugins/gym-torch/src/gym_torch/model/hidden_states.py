@@ -120,4 +120,8 @@ def _run(model: PreTrainedModel, batch: Batch, context: ContextGroup | None = No
         given = {name: context.part(whole) for name, whole in given.items()} | {"context": context}
     if batch.spans is not None:
         given |= {"spans": batch.spans, "attention_mask": NO_MASK}
-    return backbone_states(model, **given)
+    states = backbone_states(model, **given)
+    if torch.is_grad_enabled() and not states.requires_grad and model.training:
+        # Text without images does not come to a vision tower, the one part that trains: its gradient is none, and no error.
+        states.requires_grad_()
+    return states
