@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import os
 import re
 import subprocess
 import sys
@@ -188,6 +189,9 @@ def test_a_home_folder_is_looked_up_in_one_place() -> None:
     assert found == {"gym-core/src/gym_core/files.py"}
 
 
+BARE = {"PATH", "PYTHONPATH", "HOME", "SYSTEMROOT"}  #: what a process is started with, at least
+
+
 def test_importing_configurations_changes_no_environment_variable() -> None:
     code = """
 import importlib, os
@@ -202,7 +206,10 @@ for module in sorted(modules):
     importlib.import_module(module)
 assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    bare = {
+        name: value for name, value in os.environ.items() if name in BARE
+    }  # else what is set already hides that it is set
+    done = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

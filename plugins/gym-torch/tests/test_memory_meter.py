@@ -21,7 +21,9 @@ def test_the_meter_sees_what_is_taken() -> None:
 def test_products_of_many_numbers_of_rows_leave_little_behind() -> None:
     """A run has steps of any length, and a server prompts; compiled code of each took 700 MB here."""
     script = """
-import gym_torch, torch
+from gym_torch.kernels.library_settings import set_libraries
+set_libraries()
+import torch
 def held(): return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
 weight, rows = torch.randn(256, 256).bfloat16(), torch.randn(2048, 256).bfloat16()
 rows @ weight

@@ -6,11 +6,9 @@ The public names below are imported on first use, so that a component of somebod
 from __future__ import annotations
 
 from gym_core.lazy import lazily
-from gym_torch.kernels.library_settings import keep_few_products
 from gym_torch.log_filters import drop_log_messages
 
 __version__ = "0.1.0"
-keep_few_products()  # before torch multiplies
 drop_log_messages()  # before anything below imports transformers, which imports torchao where it is installed
 
 _HOMES = {

@@ -13,7 +13,7 @@ from gym_core.component import construct
 from gym_data.kinds import Data, DataAlgorithm
 from gym_data.location import ModelName, is_hub_id, locate, package_of
 from gym_data.new_tokens import MODEL, folder_of
-from gym_torch.kernels.library_settings import wait_passively
+from gym_torch.kernels.library_settings import set_libraries
 from gym_torch.kinds import (
     Adapter,
     KernelLibrary,
@@ -156,7 +156,7 @@ class Transformers(TorchBackend):
 
     def build(self, **context: Any) -> Any:
         """Load the model."""
-        wait_passively()
+        set_libraries()
         import_models()
         return super().build(**context)
 

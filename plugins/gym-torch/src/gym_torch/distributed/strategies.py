@@ -13,7 +13,7 @@ from gym_core.component import load_object
 from gym_core.ranks import Ranks
 from gym_optim.config import AdamW
 from gym_optim.kinds import Optimizer
-from gym_torch.kernels.library_settings import wait_passively
+from gym_torch.kernels.library_settings import set_libraries
 from gym_torch.kinds import TorchStrategy, part
 
 
@@ -54,7 +54,7 @@ class DDP(TorchStrategy):
         """Meet the other processes; a process alone needs no torch for it."""
         check_groups(self.context_parallel_size, _processes())
         alone = not _several()
-        wait_passively()
+        set_libraries()
         ranks: Ranks = Ranks() if alone else super().build(**context)
         return ranks
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 
 
+def set_libraries() -> None:
+    """Have all of them as below; to be called where the engine starts, before torch is imported."""
+    wait_passively()
+    keep_few_products()
+
+
 def wait_passively() -> None:
     """Have idle threads sleep, unless the environment says otherwise; to be called before torch is imported.
 

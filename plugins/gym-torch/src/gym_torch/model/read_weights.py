@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from gym_core import GymError
 from gym_torch.console import say
+from gym_torch.kernels.library_settings import keep_few_products
 from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.transformers_lock import TRANSFORMERS_LOCK, quiet
@@ -56,6 +57,7 @@ def read_weights(
     Raises GymError for any that are missing, do not fit, are not `finite`, or that the model has no place for; what belongs to
     parts that no text goes through is left out, and said, as is what has a name that ends in one of `unused`.
     """
+    keep_few_products()  # for whoever opens a model without a run, as servers do
     report: dict[str, Any]
     with TRANSFORMERS_LOCK, quiet():
         model, report = kind.from_pretrained(
