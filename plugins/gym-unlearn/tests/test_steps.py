@@ -16,7 +16,7 @@ from gym_testkit.rows import make
 from gym_torch.packing import PACKED
 from gym_unlearn import NPO, GradientAscent
 from gym_unlearn.config import Unlearning
-from gym_unlearn.report.measures import recall
+from gym_unlearn.report.measures import lowest, recall
 from gym_unlearn.report.statistics import auc, forget_quality, privacy_leakage, utility
 from gym_unlearn.steps import ForgetRetainSteps
 
@@ -140,6 +140,10 @@ def test_statistics_are_those_of_their_definitions() -> None:
     assert auc(np.array([2.0, 1.0]), np.array([1.0, 0.0])) == pytest.approx(3.5 / 4)
     assert forget_quality(np.arange(20.0), np.arange(20.0)) == 1
     assert forget_quality(np.arange(20.0), np.arange(20.0) + 30) < 1e-6
-    assert privacy_leakage(0.75, 0.5) == 0.5
+    assert privacy_leakage(0.75, 0.5) == -0.5, "as MUSE has it: what still looks like a member is below 0"
+    assert privacy_leakage(0.3, 0.6) == pytest.approx((0.7 - 0.4) / 0.4), "of AUCs of what was never seen"
+    assert (
+        lowest(-np.arange(1.0, 5.0)) == -4 and lowest(-np.arange(1.0, 6.0)) == -4.5 and lowest(np.array([-3.0])) == -3
+    )
     assert recall("it was blue and green", "Blue, green!") == 1 and recall("blue", "blue green") == 0.5
     assert recall("", "blue") == 0 and recall("?", "?") == 1 and recall("天地", "地天") == 0.5

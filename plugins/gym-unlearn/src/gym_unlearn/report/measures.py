@@ -60,8 +60,8 @@ def measures(model: PreTrainedModel, tokenizer: Any, examples: Sequence[Unpaired
 
 
 def lowest(log_probs: Floats) -> float:
-    """Return the mean of the lowest log-probabilities, the share LOWEST of them and at least one."""
-    return float(np.sort(log_probs)[: max(1, round(LOWEST * len(log_probs)))].mean())
+    """Return the mean of the lowest log-probabilities: of the share LOWEST of them, rounded down as MUSE does, and at least one."""
+    return float(np.sort(log_probs)[: max(1, int(LOWEST * len(log_probs)))].mean())
 
 
 def recall(written: str, known: str) -> float:

@@ -29,8 +29,9 @@ def auc(members: Floats, others: Floats) -> float:
 
 
 def privacy_leakage(found: float, retrained: float) -> float:
-    """Return how far an AUC is from that of a retrained model, relative to it (PrivLeak of MUSE, as a share).
+    """Return PrivLeak of MUSE (arXiv:2407.06460), as a share: how far an AUC is from that of a retrained model.
 
-    Above 0 the rows still look like members, below 0 like rows that somebody took out.
+    MUSE takes the AUC of telling what was never seen, 1 minus this one. Below 0 the rows still look like members, above 0 like
+    rows that somebody took out. Not a number where the retrained model tells all of them apart.
     """
-    return (found - retrained) / retrained if retrained else float("nan")
+    return (retrained - found) / (1 - retrained) if retrained < 1 else float("nan")
