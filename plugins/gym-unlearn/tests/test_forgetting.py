@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from taught_facts import Facts
 
 from gym_core import GymError
+from gym_testkit.bench import Bench
 from gym_unlearn.command import unlearn
 
 CHANCE = 1 / 13**2
@@ -61,6 +63,27 @@ def test_an_adapter_forgets_and_its_base_does_not(facts: Facts) -> None:
     assert facts.never in told["models"]
 
 
-def test_reports_of_runs_that_did_not_unlearn_are_refused(facts: Facts) -> None:
+def test_a_report_measures_all_rows_of_two_readings_of_a_file_and_folders_that_are_named_as_roles(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with two subsets of a dataset: their rows have the same ids."""
+    file = bench.file([{"q": f"What {n}?", "a": f"It {n}", "other": f"Not {n}"} for n in range(4)])
+    sources = [
+        {"name": kind, "source": {"path": str(file), "read_as": {"name": "alpaca", "prompt": "q", "response": answer}}}
+        for kind, answer in (("forget", "a"), ("retain", "other"))
+    ]
+    output = bench.run(bench.recipe("npo") | {"data": {"sources": sources}}).outcome.output
+    shutil.copytree(bench.model(), tmp_path / "after")
+    shutil.copytree(bench.model(seed=1), tmp_path / "retrained")
+    monkeypatch.chdir(tmp_path)
+    told = reported(output, "--beside", "after", "--beside", "retrained")
+    assert told["rows"] == {"forget": 4, "retain": 4}
+    models = told["models"]
+    assert models["./after"] == models["before"] != models["after"] and "forget_quality" not in models["./retrained"]
+
+
+def test_reports_of_runs_that_did_not_unlearn_are_refused(bench: Bench) -> None:
+    """KTO learns from rows of the same shape."""
+    output = bench.run(bench.recipe("kto", "feedback")).outcome.output
     with pytest.raises(GymError, match="did not unlearn"):
-        reported(Path(facts.never))
+        reported(output)

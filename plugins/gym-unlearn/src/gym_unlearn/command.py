@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gym_core import RecipeError
+from gym_core.record import plain
 
 
 @click.group()
@@ -38,6 +39,6 @@ def report(run: Path, retrained: str | None, beside: tuple[str, ...], most: int,
 
     found, files = made(run, retrained, beside, most)
     if as_json:
-        click.echo(json.dumps({**found, "files": list(map(str, files))}))
+        click.echo(json.dumps(plain({**found, "files": files})))
     else:
         click.echo(table(found) + "\nwrote " + ", ".join(map(str, files)))

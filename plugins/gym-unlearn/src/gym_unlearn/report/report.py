@@ -11,18 +11,19 @@ import numpy as np
 
 from gym_core import Artifact, RecipeError, load_recipe
 from gym_core.files import write_atomically
+from gym_core.record import plain
 from gym_data.examples import UnpairedExample
-from gym_data.kinds import DataAlgorithm
 from gym_data.location import artifact_at
 from gym_manage.recorded import Recorded, recorded
 from gym_torch.checkpoints.open_artifact import as_stored, open_artifact
 from gym_torch.console import say
 from gym_torch.kernels.precision_probe import device
+from gym_unlearn.config import Unlearning
 from gym_unlearn.report.measures import Measures, measures
 from gym_unlearn.report.picture import draw
 from gym_unlearn.report.statistics import auc, forget_quality, privacy_leakage, utility
 
-BEFORE, AFTER, RETRAINED = "before", "after", "retrained"
+ROLES = BEFORE, AFTER, RETRAINED = "before", "after", "retrained"
 Rows = Mapping[str, Sequence[UnpairedExample]]
 
 
@@ -30,8 +31,7 @@ def made(run: Path, retrained: str | None, beside: Sequence[str], most: int) -> 
     """Return the report of a run, and the files that hold it. Raises RecipeError where it did not unlearn."""
     found = recorded(run)
     recipe = load_recipe(found.recipe)
-    judged = isinstance(recipe.algorithm, DataAlgorithm) and recipe.algorithm.rows == "feedback"
-    if not judged or recipe.data is None or recipe.model is None:
+    if not isinstance(recipe.algorithm, Unlearning) or recipe.data is None or recipe.model is None:
         raise RecipeError(
             "this run did not unlearn", where=str(run), key="algorithm", fix="name a run of `npo`, for example"
         )
@@ -39,7 +39,8 @@ def made(run: Path, retrained: str | None, beside: Sequence[str], most: int) -> 
     path = str(recipe.canonical(everything=True)["model"]["path"])
     models = {BEFORE: artifact_at(path), AFTER: found.artifact}
     models |= {RETRAINED: artifact_at(retrained, key="--retrained")} if retrained else {}
-    models |= {name: artifact_at(name, key="--beside") for name in beside}
+    # A folder may be named as a role is: then it keeps a name of its own.
+    models |= {f"./{name}" if name in ROLES else name: artifact_at(name, key="--beside") for name in beside}
     measured = {name: _measured(name, artifact, recipe, rows) for name, artifact in models.items()}
     told = {
         "run": str(found.output),
@@ -57,7 +58,7 @@ def _rows(recipe: Any, most: int) -> Rows:
     )
     found: dict[str, list[UnpairedExample]] = {}
     for part, name in ((prepared.train, ""), (prepared.validation, "held_out_")):
-        once = {each.id: each for each in (part[number] for number in range(len(part)))} if part else {}
+        once = {_identity(each): each for each in (part[number] for number in range(len(part)))} if part else {}
         for keep, kind in ((False, "forget"), (True, "retain")):
             mine = [each for each in once.values() if each.desirable == keep]
             if mine:
@@ -66,6 +67,11 @@ def _rows(recipe: Any, most: int) -> Rows:
     if "forget" not in found:
         raise RecipeError("no row of this run was to be forgotten", key="data", fix="name a run of `npo`, for example")
     return found
+
+
+def _identity(row: UnpairedExample) -> tuple[str, bool, bytes]:
+    """Return what two passes over a row have in common. Its id alone does not do: subsets of a dataset share them."""
+    return row.id, row.desirable, row.tokens.tobytes()
 
 
 def _tokenizer_folder(recipe: Any) -> Path:
@@ -105,6 +111,6 @@ def _membership(mine: Mapping[str, Measures]) -> float:
 
 def _written(found: Recorded, report: Mapping[str, Any]) -> list[Path]:
     files = [found.output / f"unlearning{found.label}.{suffix}" for suffix in ("json", "png")]
-    write_atomically(files[0], json.dumps(report, indent=2))
+    write_atomically(files[0], json.dumps(plain(report), indent=2))
     draw(report, files[1])
     return files
