@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from gym_core import GymError, Train, execute, load_recipe
 from gym_data.examples import UnpairedExample
+from gym_plan.commands import plan
 from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.rows import make
 from gym_torch.packing import PACKED
@@ -124,7 +126,7 @@ def test_a_plan_counts_rows_of_both_kinds(bench: Bench, name: str) -> None:
     recipe["train"].pop("max_steps")
     file = bench.path("recipe.yaml")
     file.write_text(json.dumps({**recipe, "output": str(bench.root / "planned")}), encoding="utf-8")
-    told = json.loads(bench.gym("plan", str(file), "--json").stdout)
+    told = json.loads(CliRunner().invoke(plan, [str(file), "--json"], catch_exceptions=False).stdout)
     finished = bench.finished(execute(load_recipe(file)))
     assert told["steps"] == finished.metrics[-1]["step"] == 8
     assert told["tokens"] == json.loads((bench.root / "planned/run.json").read_text())["training"]["tokens"]
