@@ -27,6 +27,10 @@ CONFIGS = [
     "ScriptArguments",
 ]
 
+#: Options of open-unlearning, of the code of SimNPO and of that of WMDP.
+UNLEARNING = """gamma alpha beta delta retain_loss_type steering_coeff module_regex trainable_params_regex npo_coeff
+grad_diff_coeff layer_id layer_ids param_ids forget_split retain_split"""
+
 #: Keys of verl's `ppo_trainer.yaml` that training depends on.
 VERL = """actor_rollout_ref adv_estimator balance_batch clip_ratio clip_ratio_c clip_ratio_high clip_ratio_low cliprange_value
 critic_warmup custom_reward_function default_local_dir enable_gradient_checkpointing entropy_coeff experiment_name
@@ -105,8 +109,9 @@ def test_every_option_of_trl_has_an_answer(sections: dict[str, list[type]]) -> N
     assert not lacking(asked, sections)
 
 
-def test_every_key_of_verl_has_an_answer(sections: dict[str, list[type]]) -> None:
-    assert not lacking(VERL.split(), sections)
+@pytest.mark.parametrize("keys", [VERL, UNLEARNING], ids=["verl", "unlearning"])
+def test_every_key_of_other_software_has_an_answer(sections: dict[str, list[type]], keys: str) -> None:
+    assert not lacking(keys.split(), sections)
 
 
 def test_no_answer_says_that_an_option_is_not_there(sections: dict[str, list[type]]) -> None:

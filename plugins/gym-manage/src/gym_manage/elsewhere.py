@@ -130,6 +130,11 @@ _WRITE = {
     "give each reward its own: `rewards: [{name: ..., weight: 2}]`": "reward_weights",
     "name the algorithm by it, as `algorithm: ipo`; `sigmoid` is `dpo`, several are `mpo`, `dapo` of TRL is `grpo` "
     "with `loss_agg_mode: token-mean`": "loss_type",
+    "name an adapter: `adapter: {name: lora, target_modules: ...}`, or `freeze`; gradients of `rmu` reach the layers up to "
+    "`layer` alone": "trainable_params_regex layer_ids param_ids",
+    "label rows by their sources: `data: {sources: [{name: forget, source: ...}, {name: retain, source: ...}]}`": ""
+    "forget_split retain_split",
+    "`grad_diff`, `npo` and `simnpo` have it; `rmu` holds the states (`EMBED_DIFF`) without it": "retain_loss_type",
     "name the algorithm: `gspo`, `luspo` for sequences, `grpo` for tokens": "importance_sampling_level",
     "name the algorithm: `gdpo` normalizes each reward, `grpo` their sum": "multi_objective_aggregation",
     "name the algorithm: `reinforce_pp_baseline` normalizes advantages over a round": "normalize_advantages",

@@ -71,9 +71,10 @@ class Retaining(Unlearning):
     oracle: ClassVar[str] = "gym_unlearn.naive_losses:unlearning"
 
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    """Forget weight (gamma): what the mean loss of the rows to forget counts."""
+    """Forget weight (gamma): what the mean loss of the rows to forget counts (`npo_coeff` in Unlearn-Simple)."""
     alpha: Annotated[float, Field(ge=0)] = 1.0
-    """Retain weight (alpha): what the mean loss of the rows to keep counts. With 0, no such rows are needed."""
+    """Retain weight (alpha): what the mean loss of the rows to keep counts (`grad_diff_coeff` in Unlearn-Simple). With 0, no
+    such rows are needed."""
     retain_per_forget: PositiveInt = 1
     """Rows to keep in a step for each row to forget. They come in an order of their own, again only when all have come."""
     ref_model: ModelName | None = None
@@ -169,7 +170,7 @@ class SimNPO(ByLikelihood):
     loss_options: ClassVar[tuple[str, ...]] = ("beta", "delta")
 
     gamma: Annotated[float, Field(ge=0)] = 0.125
-    """Forget weight (gamma): what the mean loss of the rows to forget counts."""
+    """Forget weight (gamma): what the mean loss of the rows to forget counts (`npo_coeff` in Unlearn-Simple)."""
     beta: Annotated[float, Field(gt=0)] = 4.5
     """Inverse temperature (beta): the larger, the sooner an answer that became unlikely is left alone."""
     delta: float = 0.0
@@ -193,7 +194,8 @@ class RMU(Retaining):
     referenced: ClassVar[bool] = True
 
     layer: NonNegativeInt | None = None
-    """Layer, counted from 0, behind which states are steered; by default the one at 7/32 of the depth, as layer 7 of 32."""
+    """Layer, counted from 0, behind which states are steered (`module_regex` in open-unlearning, `layer_id` in WMDP); by default
+    the one at 7/32 of the depth, as layer 7 of 32."""
     steering_coeff: Annotated[float, Field(gt=0)] = 2.0
     """Steering coefficient (c): length of what states are steered to."""
 

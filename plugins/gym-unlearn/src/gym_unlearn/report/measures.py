@@ -60,7 +60,7 @@ def measures(model: PreTrainedModel, tokenizer: Any, examples: Sequence[Unpaired
 
 
 def lowest(log_probs: Floats) -> float:
-    """Return the mean of the lowest log-probabilities: of the share LOWEST of them, rounded down as MUSE does, and at least one."""
+    """Return the mean of the lowest log-probabilities: the share LOWEST of them, rounded down, and at least one."""
     return float(np.sort(log_probs)[: max(1, int(LOWEST * len(log_probs)))].mean())
 
 
