@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from asked_images import reference
 from judged_rows import BAD, GOOD, IMAGES, LEARNT, conversation
 from safetensors.torch import load_file
 from torch.nn.functional import logsigmoid
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
-from gym_core import execute, load_recipe
+from gym_core import GymError, execute, load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
@@ -22,7 +23,7 @@ from gym_preference.pairwise.objective import PairObjective
 from gym_preference.reference_cache import key_of
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses
 from gym_rl.rollouts.experience import Rollout
-from gym_testkit.vision_models import FAMILIES
+from gym_testkit.vision_models import FAMILIES, TEXT
 from gym_torch.batch import apart, unbranched
 from gym_torch.generation.generator import Generator
 from gym_torch.inputs_beside import inputs_of
@@ -184,6 +185,23 @@ def test_a_run_goes_on_exactly(shape, algorithm, adapter, model, judged, tmp_pat
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
     assert not any("visual" in key for key in one if adapter)
+
+
+def test_a_reference_that_takes_text_alone_is_refused(model, judged, tmp_path):
+    """It would score the answers to images that it never saw, or fail in the middle of the run."""
+    for file in model("llava").glob("token*"):
+        shutil.copy(file, tmp_path)
+    LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=Tokenizer(model("llava")).vocab_size)).save_pretrained(tmp_path)
+    recipe = {
+        "model": {"path": str(model("llava")), "compile": False},
+        "data": {"sources": [str(judged("preference"))], "images": "vision"},
+        "algorithm": {"name": "dpo", "ref_model": str(tmp_path)},
+        "train": {"max_steps": 1},
+        "output": str(tmp_path / "out"),
+    }
+    with pytest.raises(GymError, match="LlamaForCausalLM takes text alone") as found:
+        execute(load_recipe(recipe))
+    assert found.value.key == "algorithm.ref_model"
 
 
 def _weights(folder):

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from gym_core import GymError, PluginError, Recipe, Train
 from gym_core.component import construct
+from gym_data.kinds import Data
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
 from gym_torch.memory.gradient_checkpointing import recompute_layers
 from gym_torch.model.adapted import AdaptedModel, adapt
+from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.rope_scaling import longest
@@ -28,8 +30,8 @@ class TrainedFurther:
 def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> LoadedModel:
     """Load a further model, frozen, for batches as those of `model`; without a path a second copy of it, as it began.
 
-    Raises PluginError where the backend does not say how, and GymError where the model cannot be loaded, or has another
-    tokenizer.
+    Raises PluginError where the backend does not say how, and GymError where the model cannot be loaded, has another
+    tokenizer, or takes text alone where samples may have images.
     """
     backend = part(recipe, TorchBackend)
     assert backend is not None
@@ -59,6 +61,14 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
             where=loaded.name,
             key=further.key,
             fix="name a model of the same family",
+        )
+    data = part(recipe, Data)
+    if data is not None and data.brings_inputs() and not AutoLanguageModel.reads_images(loaded.model.config):
+        raise GymError(
+            f"{type(loaded.model).__name__} takes text alone, and samples may have images",
+            where=loaded.name,
+            key=further.key,
+            fix="name a model of images and text",
         )
     return loaded
 
