@@ -102,6 +102,15 @@ def test_answers_alone_are_trained_on(family, model, rows):
         assert trained == "".join(f"{answer}<|im_end|>" for answer in answers)
 
 
+@EVERY
+def test_tokens_of_images_are_none_of_texts(family, model):
+    """A line break would end a completion, and one beyond the cutoff leave its row out."""
+    reader = ProcessorImages(Vision(), model(family))
+    assert reader.tokens
+    said = {Tokenizer(model(family)).written(token) for token in reader.tokens}
+    assert said <= set(FAMILIES[family]["tokens"])
+
+
 def test_rows_that_are_not_computed_one_by_one_are_refused(model, rows):
     policy = Policy(AutoLanguageModel.from_pretrained(model("llava"), dtype=torch.float32))
     batch = NextToken(SFT(), PADDED).collate(list(prepared(rows, model("llava")).train))

@@ -78,10 +78,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "image_token": "<image>",
         },
     },
-    # tokens of an image see each other, also later ones; text around its tokens
+    # tokens of an image see each other, also later ones; around them line breaks, which are a token that was added as well
     "gemma3": {
         "mark": "<start_of_image>",
         "tokens": ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        "words": ["\n\n"],
         "text": {"sliding_window": 16, "model_type": "gemma3_text"},
         "vision": {**SIGHT, **FLAT, "model_type": "siglip_vision_model"},
         "ids": {"boi_token_index": 0, "eoi_token_index": 1, "image_token_index": 2, "mm_tokens_per_image": 4},
@@ -160,6 +161,7 @@ def small_model(family: str, folder: Path) -> Path:
     told = (FAMILIES | FRAMED)[family]
     tokenizer = AutoTokenizer.from_pretrained(load_component("families", "tiny")[1]().build())
     tokenizer.add_special_tokens({"additional_special_tokens": told["tokens"]})
+    tokenizer.add_tokens(told.get("words", []))
     tokenizer.chat_template = TEMPLATE.replace("MARK", told["mark"].replace("\n", "\\n"))
     tokenizer.save_pretrained(folder)
     named = {name: told["tokens"][place] for name, place in told.get("named", {}).items()}
