@@ -73,6 +73,19 @@ def test_rows_that_do_not_fit_are_bad_rows(shape, row, why, model, rows):
         assert sum(counted["sources"][0]["bad"].values()) == 1
 
 
+@pytest.mark.parametrize("images", [[IMAGES[0]], []])
+def test_a_text_that_spells_out_a_part_of_an_image_is_a_bad_row(images, model, rows):
+    """Its token would stand for a part of an image that is not there, which ends the run when the row is drawn."""
+    row = {**PAIRS["trl, no place"], "rejected": said("a <image_soft_token>"), "images": images}
+    file = rows.with_name("judged.jsonl")
+    file.write_text(json.dumps(row))
+    config = DatasetConfig(sources=[File(path=str(file))], images=Vision(), split_special_tokens=False)
+    with pytest.raises(DataError, match="spells out `<image_soft_token>`"):
+        prepare(config, model("gemma3"), "preference")
+    (pair,) = prepare(config.model_copy(update={"split_special_tokens": True}), model("gemma3"), "preference").train
+    assert len(pair.images) == len(images)
+
+
 @pytest.mark.parametrize("shape", LEARNT)
 def test_without_the_option_rows_with_images_are_bad_rows(shape, model, rows):
     with pytest.raises(DataError, match=r"data: \{images: vision\}"):

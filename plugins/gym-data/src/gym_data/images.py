@@ -25,6 +25,8 @@ class ImageReader(Protocol):
     """What the chat template of the model writes for an image."""
     tokens: frozenset[int]
     """The tokens that stand for parts of images."""
+    texts: frozenset[str]
+    """How these tokens are written."""
 
     def found(self, image: Any, folder: Path) -> Image:
         """Return an image that a row names, a path in `folder` or its bytes. Raises ValueError where it is no image."""
@@ -52,18 +54,21 @@ class ImageReader(Protocol):
         ...
 
 
-def placed(rendered: Rendered, mark: str, written: Sequence[str]) -> tuple[Rendered, int]:
+def placed(rendered: Rendered, reader: ImageReader, written: Sequence[str]) -> tuple[Rendered, int]:
     """Return a text with what is `written` for the images it shows in the places of their marks, and how many it shows.
 
     It shows the first ones, for it is a conversation or the beginning of one; what is trained on moves along. Raises ValueError
-    where it has more marks than there are images.
+    where it has more marks than there are images, or spells out a token of images, for which there is none.
     """
+    mark = reader.mark
     pieces = rendered.text.split(mark)
     count = len(pieces) - 1
     if count > len(written):
         raise ValueError(
             f"it has {len(written)} images for {count} places, `{MARK}` in a message or `{mark}` in a text"
         )
+    if spelt := next((each for each in reader.texts if any(each in piece for piece in pieces)), None):
+        raise ValueError(f"a text spells out `{spelt}`, which stands for a part of an image")
     text = "".join(part for pair in zip(pieces, [*written[:count], ""], strict=True) for part in pair)
 
     def moved(place: int) -> int:
@@ -83,7 +88,7 @@ def shown(
     """
     found = [reader.found(image, folder) for image in images]
     written = reader.written(found) if found else []
-    texts = [placed(each, reader.mark, written) for each in sequences]
+    texts = [placed(each, reader, written) for each in sequences]
     most = max((count for _, count in texts), default=len(found))
     if most < len(found):
         raise ValueError(f"the chat template leaves out images: it shows {most} of {len(found)}")

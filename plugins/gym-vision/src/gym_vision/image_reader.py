@@ -41,9 +41,12 @@ class ProcessorImages:
         self.mark: str = self.processor.image_token
         self._check(path)
         added = self.processor.tokenizer.added_tokens_decoder
-        self.tokens = frozenset(
-            token for token in self._trial["input_ids"][0] if token in added and added[token].content.strip()
-        )  # line breaks around an image are added tokens too in Gemma 3
+        parts = {  # line breaks around an image are added tokens too in Gemma 3
+            token: added[token].content
+            for token in self._trial["input_ids"][0]
+            if token in added and added[token].content.strip()
+        }
+        self.tokens, self.texts = frozenset(parts), frozenset(parts.values())
         files = {name: (path / name).read_text(encoding="utf-8") for name in FILES if (path / name).exists()}
         made_by = [files, config.model_dump(), transformers.__version__, PIL.__version__]
         self.fingerprint = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()

@@ -23,7 +23,7 @@ def shown(
         return [], elements
     folder = reader.opened[record.source].folder
     found = [turns.images.found(image, folder) for image in conversation.images]
-    return found, _pictured(elements, turns.images.mark, turns.images.written(found))
+    return found, _pictured(elements, turns.images, turns.images.written(found))
 
 
 def told_of(turns: Turns, images: Sequence[Image]) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def beyond(reader: Reader, record: Record, turns: Turns, kept: Sequence[int] | T
     return cut
 
 
-def _pictured(elements: list[list[Element]], mark: str, written: Sequence[str]) -> list[list[Element]]:
+def _pictured(elements: list[list[Element]], reader: ImageReader, written: Sequence[str]) -> list[list[Element]]:
     """Return elements in which the text of each image stands in the place of its mark. Raises ValueError for another count."""
-    counts = sum(each.count(mark) for message in elements for each in message if isinstance(each, str))
+    counts = sum(each.count(reader.mark) for message in elements for each in message if isinstance(each, str))
     if counts != len(written):
         raise ValueError(f"the template shows {counts} of {len(written)} images")
     left = list(written)
@@ -50,7 +50,7 @@ def _pictured(elements: list[list[Element]], mark: str, written: Sequence[str]) 
         whole: list[Element] = []
         for each in message:
             if isinstance(each, str):
-                rendered, count = placed(Rendered(each, ()), mark, left)
+                rendered, count = placed(Rendered(each, ()), reader, left)
                 each, left = rendered.text, left[count:]
             whole.append(each)
         found.append(whole)

@@ -35,7 +35,7 @@ def in_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def shown(rendered: Rendered, reader: ImageReader, images: Sequence[Image]) -> Rendered:
     """Return a text that a template wrote with what stands for each image. Raises ValueError where it does not show them all."""
-    text, count = placed(rendered, reader.mark, reader.written(images) if images else [])
+    text, count = placed(rendered, reader, reader.written(images) if images else [])
     if count < len(images):
         raise ValueError(f"the chat template shows {count} of {len(images)} images")
     return text
