@@ -19,13 +19,14 @@ from gym_manage.recorded import recorded
 from gym_quant import RTN
 from gym_serve.contract import Request
 from gym_serve.on_disk import OnDisk
-from gym_testkit.vision_models import FAMILIES
 from gym_torch.model import mapped_weights
 from gym_torch.quantization.weights import stored_modules
 from gym_torch.recorded_components import images_of
 from gym_vision import Vision
 
-EVERY = pytest.mark.parametrize("family", FAMILIES)
+SOME = pytest.mark.parametrize(
+    "family", ["qwen2_5_vl", "llava"]
+)  #: weights have one name in the model, another in files
 READ = Vision(max_pixels=1600)
 
 
@@ -71,7 +72,7 @@ def expected(path, rows):
     return found[0, given["input_ids"].shape[1] :].tolist()
 
 
-@EVERY
+@SOME
 def test_an_export_answers_as_the_run_and_as_transformers(family, trained, rows, tmp_path):
     run = trained(family)
     made = SafetensorsExporter().build().export(run, tmp_path / "export")
@@ -79,7 +80,7 @@ def test_an_export_answers_as_the_run_and_as_transformers(family, trained, rows,
     assert asked(made, rows) == asked(run.path.parent, rows) == expected(made, rows)
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava", "gemma4"])
+@SOME
 def test_a_quantized_model_answers_as_transformers(family, trained, rows, tmp_path, capsys):
     run = trained(family)
     context = SimpleNamespace(recipe=SimpleNamespace(data=None, train=SimpleNamespace(seed=0)))
