@@ -6,8 +6,11 @@ from collections.abc import Collection, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from gym_core import Recipe
 from gym_core.component import Component
 from gym_core.errors import GymError, RecipeError
+from gym_data.kinds import Data
+from gym_torch.kinds import part
 
 if TYPE_CHECKING:
     from gym_torch.generation.row import Completion, Inputs
@@ -94,8 +97,11 @@ class RolloutEngineConfig(Component):
     """Whether it answers prompts with more than tokens, such as images (`RolloutRequest.inputs`)."""
 
 
-def check_inputs(engine: RolloutEngineConfig, environment: bool, routing_replay: bool) -> None:
-    """Raise RecipeError for what is not done of prompts with more than tokens."""
+def check_inputs(recipe: Recipe, engine: RolloutEngineConfig, environment: bool, routing_replay: bool) -> None:
+    """Raise RecipeError for what is not done of prompts with more than tokens, where the data of the recipe may bring some."""
+    data = part(recipe, Data)
+    if data is None or not data.brings_inputs():
+        return
     for refused, key, what, fix in (
         (not engine.takes_inputs, "rollouts", "this engine takes text alone", "name `local`, or leave it out"),
         (environment, "environment", "an environment goes on with text alone", "leave it out"),

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict
 from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
 from gym_core import Recipe, RecipeError, Slot
-from gym_data.kinds import Data
 from gym_data.location import ModelName
 from gym_rewards.reward import Reward
 from gym_rewards.reward_names import named
@@ -18,7 +17,6 @@ from gym_rl.rollout_engine import RolloutEngineConfig, check_inputs
 from gym_torch import TorchAlgorithm
 from gym_torch.config import Further
 from gym_torch.following_config import MIXUP_ALPHA, MixupAlpha, SyncSteps, check_follows, check_mixture
-from gym_torch.kinds import part
 
 KLTerm = Literal["k2", "k3", "k3_is", "full"]
 KLEstimator = Literal[KLTerm, "k1_in_reward"]
@@ -172,9 +170,7 @@ class PolicyGradient(TorchAlgorithm):
         return {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Raise RecipeError where the reference is to follow weights that it does not have, or the best checkpoint is to be told
-        by rewards that do not count; and what the base raises.
-        """
+        """Raise RecipeError where parts of the recipe do not fit each other, and what the base raises."""
         super().check_recipe(recipe)
         train, by = recipe.train, (recipe.train.metric_for_best_model or self.measure).removeprefix("eval_")
         keeps = train.keep_best or train.load_best_model_at_end
@@ -186,9 +182,7 @@ class PolicyGradient(TorchAlgorithm):
                 "greater_is_better: true}`",
             )
         check_follows(recipe, self.ref_model_sync_steps)
-        data = part(recipe, Data)
-        if data is not None and data.brings_inputs():
-            check_inputs(self.rollouts, self.environment is not None, self.routing_replay)
+        check_inputs(recipe, self.rollouts, self.environment is not None, self.routing_replay)
 
     def before_loading(self) -> None:
         """Import what rewards run in processes of their own. Raises PluginError with the name of one that cannot be used."""
