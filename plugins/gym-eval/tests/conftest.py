@@ -44,9 +44,17 @@ KINDS = {
 }
 
 
+DRAWS = """
+import random
+
+def with_numbers(docs):
+    return docs.map(lambda row: {"question": f"{random.random()} {row['question']}"}, load_from_cache_file=False)
+"""
+
+
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a task of each kind, one that runs programs, and one whose data are not there."""
+    """A folder with a task of each kind, one that runs programs, one without data, and one that draws random numbers."""
     folder = tmp_path_factory.mktemp("tasks")
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -56,6 +64,9 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written["gone"] = written["write"] | {"dataset_kwargs": {"data_files": {"test": str(folder / "gone.jsonl")}}}
     for name, task in written.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"task": name, **task}))
+    (folder / "draws.py").write_text(DRAWS)
+    drawing = yaml.safe_dump({"task": "drawn", **data, **KINDS["choose"]})
+    (folder / "drawn.yaml").write_text(f"{drawing}process_docs: !function draws.with_numbers\n")
     return folder
 
 

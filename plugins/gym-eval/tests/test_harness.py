@@ -9,6 +9,7 @@ from typing import Any
 import lm_eval
 import pytest
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 
 from gym_core.cli import run
 from gym_eval.harness.config import LmEval
@@ -56,6 +57,19 @@ def test_every_answer_is_that_of_the_hf_model_of_lm_eval(models: Path, tasks: Pa
         for key, value in expected["results"][name].items():
             if isinstance(value, float):
                 assert found.report["results"][name][key] == pytest.approx(value, rel=1e-4), key
+
+
+def test_questions_that_are_drawn_are_those_of_lm_eval_for_every_model(models: Path, tasks: Path) -> None:
+    """Some tasks shuffle their answers with the random numbers of the process, whenever they read their data."""
+    ours = HarnessEvaluation(LmEval(tasks=("drawn",), include_path=(tasks,), bootstrap_iters=0, limit=3))
+    prompts = []
+    for name in ("one", "other"):
+        with opened(ModelSource(name, str(models / name)), None, "float32", 512) as model:
+            prompts.append([row["prompt_hash"] for row in ours.run(model).samples["drawn"]])
+    theirs = HFLM(pretrained=str(models / "one"), device="cpu", dtype="float32")
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    expected = lm_eval.simple_evaluate(theirs, tasks=["drawn"], task_manager=manager, bootstrap_iters=0, limit=3)
+    assert prompts == 2 * [[row["prompt_hash"] for row in expected["samples"]["drawn"]]]
 
 
 def test_what_is_computed_together_changes_no_score(models: Path) -> None:

@@ -13,14 +13,13 @@ import datasets
 import lm_eval
 import lm_eval.api.task
 from lm_eval.api.metrics import mean
-from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.utils import handle_non_serializable, hash_string, sanitize_list, sanitize_model_name
 from tqdm import tqdm
 
 from gym_core import GymError
 from gym_eval.harness.config import LmEval
 from gym_eval.harness.model import GymLM
-from gym_eval.harness.tasks import Tasks
+from gym_eval.harness.tasks import Tasks, seeds
 from gym_eval.language_model import LanguageModel
 from gym_eval.scores import Results, Score
 
@@ -39,7 +38,7 @@ class HarnessEvaluation:
     def run(self, model: LanguageModel) -> Results:
         """Ask the model."""
         config = self.config
-        seed = DEFAULT_OTHER_SEED if config.seed is None else config.seed
+        first, seed = seeds(config)
         asked = GymLM(model, config.max_length, config.add_bos_token, seed)
         if config.apply_chat_template and asked.chat_template(True) is None:
             fix = "name a template: `template=chatml`; or leave `apply_chat_template` out"
@@ -55,7 +54,7 @@ class HarnessEvaluation:
             apply_chat_template=config.apply_chat_template,
             fewshot_as_multiturn=config.fewshot_as_multiturn,
             gen_kwargs=dict(config.gen_kwargs) or None,
-            random_seed=DEFAULT_RANDOM_SEED if config.seed is None else seed,
+            random_seed=first,
             numpy_random_seed=seed,
             torch_random_seed=seed,
             fewshot_random_seed=seed,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 
 from gym_core import DataError, GymError, RecipeError
@@ -32,15 +35,26 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
         super().__init__(include_path=folders or None, include_defaults=not {*config.tasks} <= self._own)
         self.names = [name for given in config.tasks for name in self._named(given)]
         self.loaded: Any = None
+        first, other = seeds(config)
+        random.seed(first)
+        np.random.seed(other)
         with told_as_ours(self.names):
             self.loaded = super().load(self.names)
+        self._drawn = random.getstate(), np.random.get_state()
         if not self.loaded["tasks"]:
             raise RecipeError("names no task", key="tasks")
         if not config.confirm_run_unsafe_code:
             self._refuse_unsafe()
 
     def load(self, task_list: Any) -> Any:
-        """Return what was loaded, which is what lm-eval asks for."""
+        """Return what was loaded, which lm-eval asks for when it has set its seeds.
+
+        Tasks may draw random numbers for their questions both when they are loaded and when they are asked; the latter go on after
+        the former, as in lm-eval, for every model alike.
+        """
+        drawn, drawn_by_numpy = self._drawn
+        random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)
         return self.loaded
 
     def _named(self, given: str) -> Sequence[str]:
@@ -65,6 +79,11 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
                 key="tasks",
                 fix="where they can harm nothing, say `confirm_run_unsafe_code=true` (and set HF_ALLOW_CODE_EVAL=1)",
             )
+
+
+def seeds(config: LmEval) -> tuple[int, int]:
+    """Return the seed of Python's random numbers, and that of all others."""
+    return (DEFAULT_RANDOM_SEED, DEFAULT_OTHER_SEED) if config.seed is None else (config.seed, config.seed)
 
 
 def _tasks_in(folders: Sequence[Path]) -> set[str]:
