@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import lm_eval
 import pytest
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from gym_core.cli import run
 from gym_eval.harness.config import LmEval
 from gym_eval.harness.evaluation import HarnessEvaluation
+from gym_eval.harness.model import GymLM
 from gym_eval.language_model import opened
 from gym_eval.log_likelihoods import Continuation
 from gym_eval.scores import Results
 from gym_serve.contract import ModelSource
+from gym_testkit import tiny
 
 NAMES = ("choose", "write", "read")
 
@@ -70,6 +74,45 @@ def test_questions_that_are_drawn_are_those_of_lm_eval_for_every_model(models: P
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     expected = lm_eval.simple_evaluate(theirs, tasks=["drawn"], task_manager=manager, bootstrap_iters=0, limit=3)
     assert prompts == 2 * [[row["prompt_hash"] for row in expected["samples"]["drawn"]]]
+
+
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+TRIMS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [None, NO_SYSTEM + TRIMS])
+@pytest.mark.parametrize("begun", ["", "The answer: ", "```python\n", "end", "user"])
+def test_chats_are_rendered_as_by_the_hf_model(models: Path, tmp_path: Path, template: str | None, begun: str) -> None:
+    """Also where the answer was begun by what the template writes too, and where it takes no system message."""
+    model = shutil.copytree(models / "one", tmp_path / "model")
+    if template is not None:
+        (model / "chat_template.jinja").write_text(template)
+    chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Which?"}]
+    chat += [{"role": "assistant", "content": begun}] if begun else []
+    with opened(ModelSource("one", str(model)), None, "float32", 512) as found:
+        ours = GymLM(found, None, None, 0).apply_chat_template(chat, not begun)
+    theirs = HFLM(pretrained=str(model), device="cpu", dtype="float32")
+    assert ours == theirs.apply_chat_template(chat, not begun)
+
+
+def test_a_text_that_spells_out_its_beginning_gets_no_second(tmp_path: Path) -> None:
+    """Whatever stands in the same batch."""
+    model = tiny.write_model(tmp_path / "model", extra=("bos_token",))
+    file = model / "tokenizer.json"
+    begins = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    text, ids = (
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]},
+    )
+    adds = {"type": "TemplateProcessing", "single": [begins, text], "pair": [begins, text, text]}
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"post_processor": adds | {"special_tokens": {ids["id"]: ids}}})
+    )
+    asked = [("one", {"max_gen_toks": 6}), ("<|endoftext|>other", {"max_gen_toks": 6})]
+    with opened(ModelSource("one", str(model)), None, "float32", 512) as found:
+        ours = GymLM(found, None, None, 0).generate_until([Instance("generate_until", {}, pair, 0) for pair in asked])
+    theirs = HFLM(pretrained=str(model), device="cpu", dtype="float32", batch_size=1)
+    assert ours == theirs.generate_until([Instance("generate_until", {}, pair, 0) for pair in asked])
 
 
 def test_what_is_computed_together_changes_no_score(models: Path) -> None:

@@ -18,12 +18,14 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import AutoTokenizer
 
-from gym_core import GymError
+from gym_core import DataError, GymError
 from gym_eval.language_model import LanguageModel
 from gym_eval.log_likelihoods import Continuation
+from gym_torch.console import warn
 
 NEW_TOKENS = 256  #: of an answer, where a task does not say how many
 NEUTRAL = {"num_beams": 1, "repetition_penalty": 1.0, "num_return_sequences": 1}  #: what changes nothing
+MARK = "THE ANSWER GOES ON HERE "  #: stands where an answer that was begun is to go on; templates may strip its space
 DRAWING = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -38,6 +40,7 @@ class GymLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         self.tokenizer = AutoTokenizer.from_pretrained(model.tokenizer.path, **given)
         self._added = {} if add_bos_token is None else {"add_special_tokens": add_bos_token}
         self._seed = seed
+        self._without_system = False
         self.max_length = max_length or resolve_max_length(model.model.config, self.tokenizer)
 
     @property
@@ -120,19 +123,46 @@ class GymLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
         if new >= self.max_length:
             why = f"answers of {new:,} tokens leave no room in the {self.max_length:,} that the model takes"
             raise GymError(why, key="gen_kwargs", fix="ask for shorter ones: `gen_kwargs.max_gen_toks=64`")
-        special = {"add_special_tokens": False} if has_bos_prefix(texts[0], self.tokenizer.bos_token) else self._added
-        prompts = [ids[-(self.max_length - new) :] for ids in self.tokenizer(list(texts), **special)["input_ids"]]
+        prompts = [self._begun(text)[-(self.max_length - new) :] for text in texts]
         made = self.asked.generate(prompts, new, stop=until, seed=self._seed, **draws)
         said = (self.tokenizer.decode(each.tokens, skip_special_tokens=True) for each in made)
         return [postprocess_generated_text(text, stop=until, think_end_token=None) for text in said]
 
+    def _begun(self, text: str) -> list[int]:
+        """Return the tokens of a text that is to go on; one that spells out the token for its beginning gets no second."""
+        begins = has_bos_prefix(text, self.tokenizer.bos_token)
+        found: list[int] = self.tokenizer.encode(text, **({"add_special_tokens": False} if begins else self._added))
+        return found
+
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the text of a conversation; without `add_generation_prompt` its last message is to be continued."""
-        text = self.asked.tokenizer.render(chat_history, generation_prompt=add_generation_prompt)
+        """Return the text of a conversation; without `add_generation_prompt` its last message is to be continued.
+
+        Where the template takes no message of the role `system`, that is left out, as lm-eval does.
+        """
+        if not add_generation_prompt:
+            *before, last = chat_history
+            chat_history = [*before, {**last, "content": last["content"] + MARK}]
+        text = self._rendered(chat_history, add_generation_prompt)
         if add_generation_prompt:
             return text
-        begun = chat_history[-1]["content"].strip()
-        return text[: text.rindex(begun) + len(begun)]
+        begun, found, after = text.rpartition(MARK.rstrip())
+        if not found:
+            fix = "leave `apply_chat_template` out, or name another template with `template=`"
+            raise GymError("its chat template leaves out the beginning of an answer", where=self.asked.name, fix=fix)
+        return begun if after.startswith(" ") else begun.rstrip()
+
+    def _rendered(self, messages: Sequence[dict[str, str]], prompt: bool) -> str:
+        render = self.asked.tokenizer.render
+        try:
+            return render(messages, generation_prompt=prompt)
+        except ValueError as error:
+            rest = [message for message in messages if message["role"] != "system"]
+            if len(rest) == len(messages):
+                raise DataError(f"its chat template refuses the questions: {error}", where=self.asked.name) from error
+            if not self._without_system:
+                warn(f"{self.asked.name}: its chat template takes no system message; it is left out, as by lm-eval")
+            self._without_system = True
+            return self._rendered(rest, prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """Return the template that conversations are rendered by."""
