@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gym_eval.comparison import change, of_proportions
+from gym_eval.evaluating import Evaluated
 from gym_eval.scores import Score
 
 
@@ -55,3 +56,18 @@ def test_scores_that_are_no_means_are_drawn_as_a_whole():
     found = change(score([*(old - 0.5)], False, perplexity), score([*old], False, perplexity))
     assert found.low < found.change < found.high and found.low > 0
     assert found.verdict(0.1) == "dropped"
+
+
+def test_the_gate_opens_only_where_every_score_is_decided() -> None:
+    """With few questions even equal models may differ by more; a comparison that judges nothing proves nothing."""
+    few, many = ([1.0, 0.0] * count for count in (5, 500))
+    equal_few, equal_many = (change(score(values), score(values)) for values in (few, many))
+    unjudged = change(score(many, None), score(many, None))
+    for changes, passes in (
+        ([equal_many, unjudged], True),
+        ([equal_many, equal_few], False),
+        ([unjudged], False),
+        ([], False),
+    ):
+        assert Evaluated("one", "other", [], changes, 0.01).passed == passes
+    assert Evaluated("one", "other", [], [], None).passed

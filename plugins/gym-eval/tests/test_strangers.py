@@ -42,6 +42,6 @@ def test_scores_of_another_evaluator_are_compared_and_written(models: Path, tmp_
     )
     found = evaluated(options)
     (change,) = found.changes
-    assert change.low <= change.change <= change.high and found.verdict(change) == "ok" and not found.dropped
+    assert change.low <= change.change <= change.high and found.verdict(change) == "ok" and found.passed
     report = json.loads(found.files[-1].read_text())
     assert report["said"] == found.scores[0].value and report["gym"]["compared_with"] == "other"

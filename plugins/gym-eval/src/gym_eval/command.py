@@ -39,7 +39,7 @@ def evaluate(words: tuple[str, ...], as_json: bool) -> None:
     """Ask a MODEL the questions of benchmarks, those of lm-eval; with `compare`, say what it lost.
 
     MODEL is a run, a checkpoint, an artifact, a model, a family or a Hub id. Each KEY=VALUE may be written `--KEY VALUE` too, as
-    lm-eval has it. Exit code 1 where a score dropped by more than `max_drop`.
+    lm-eval has it. Exit code 1 unless every score is shown to have dropped by no more than `max_drop`.
 
     Example: `gym eval runs/first --tasks arc_easy,hellaswag --num_fewshot 5 --compare Qwen/Qwen3-0.6B --max_drop 0.01`
     """
@@ -55,7 +55,7 @@ def evaluate(words: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(_told(found)))
     else:
         show(found)
-    if found.dropped:
+    if not found.passed:
         click.get_current_context().exit(FAILED)
 
 
@@ -70,4 +70,9 @@ def _told(found: Any) -> dict[str, Any]:
         }
         for score in found.scores
     ]
-    return {"scores": scores, "changes": found.changes_told(), "files": [str(file) for file in found.files]}
+    return {
+        "scores": scores,
+        "changes": found.changes_told(),
+        "passed": found.passed,
+        "files": [str(file) for file in found.files],
+    }

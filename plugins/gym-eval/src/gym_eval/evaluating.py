@@ -38,9 +38,10 @@ class Evaluated:
         return "" if self.max_drop is None else change.verdict(self.max_drop)
 
     @property
-    def dropped(self) -> bool:
-        """Whether some score did."""
-        return any(self.verdict(change) == "dropped" for change in self.changes)
+    def passed(self) -> bool:
+        """Whether every score that has a better way is shown to have dropped by no more than it may, and there is one."""
+        verdicts = {self.verdict(change) for change in self.changes} - {""}
+        return self.max_drop is None or verdicts == {"ok"}
 
     def changes_told(self) -> list[dict[str, Any]]:
         """Return the changes as plain data."""

@@ -34,7 +34,7 @@ class EvalOptions(Config):
     compare: str | None = None
     """Another model that is asked the same questions, such as the base of a fine-tune: how much changed, and how sure that is."""
     max_drop: Annotated[float, Field(ge=0)] | None = None
-    """Most that a score may be worse than that of `compare`: exit code 1 where a whole interval of 95 % says it is more."""
+    """Most that a score may be worse than that of `compare`: exit code 1 unless whole intervals of 95 % say it is no more."""
     template: str | None = None
     """Chat template, where the model does not carry its own: a name, or a Jinja file."""
     base: str | None = None

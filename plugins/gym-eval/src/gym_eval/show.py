@@ -12,6 +12,10 @@ from gym_eval.scores import Score
 
 WAYS = {True: "higher", False: "lower", None: ""}
 WIDE = 160  #: columns where nobody says how many there are
+FAILS = {
+    "dropped": "dropped by more than",
+    "undecided": "these questions are too few to rule out a drop of more than",
+}
 SHOWN = {"dropped": "dropped", "undecided": "not decided", "ok": "ok", "": ""}
 
 
@@ -28,12 +32,14 @@ def show(found: Evaluated) -> None:
             soft_wrap=True,
         )
         for each in found.changes:
-            if found.verdict(each) == "dropped":
+            if said := FAILS.get(found.verdict(each)):
                 console.print(
-                    f"{each.score.task}, {each.score.metric}: dropped by more than {found.max_drop:g}",
+                    f"{each.score.task}, {each.score.metric}: {said} {found.max_drop:g}",
                     markup=False,
                     soft_wrap=True,
                 )
+        if not found.passed and not any(map(found.verdict, found.changes)):
+            console.print("max_drop: there is no score of which it can be told")
         if not found.changes:
             console.print("no score can be compared: no task says what each question contributes")
     if found.files:

@@ -49,8 +49,8 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
     def load(self, task_list: Any) -> Any:
         """Return what was loaded, which lm-eval asks for when it has set its seeds.
 
-        Tasks may draw random numbers for their questions both when they are loaded and when they are asked; the latter go on after
-        the former, as in lm-eval, for every model alike.
+        Tasks may draw random numbers for their questions both when they are loaded and when they are asked; the latter go on
+        after the former, as in lm-eval, for every model alike.
         """
         drawn, drawn_by_numpy = self._drawn
         random.setstate(drawn)
