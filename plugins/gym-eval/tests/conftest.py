@@ -60,6 +60,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(rows)}}, "test_split": "test"}
     written = {name: data | kind for name, kind in KINDS.items()}
+    written["pictures"] = written["write"] | {"doc_to_image": "text"}
     written["programs"] = written["write"] | {"unsafe_code": True}
     written["gone"] = written["write"] | {"dataset_kwargs": {"data_files": {"test": str(folder / "gone.jsonl")}}}
     for name, task in written.items():

@@ -159,6 +159,7 @@ def test_a_comparison_is_written_and_decides_the_exit_code(
         (["--tasks", "chose"], "did you mean `choose`?"),
         (["--tasks", "programs"], "confirm_run_unsafe_code=true"),
         (["--tasks", "gone"], "cannot be loaded"),
+        (["--tasks", "pictures"], "images or sounds"),
         (["--tasks", "choose", "--num_fewshots", "2"], "did you mean `num_fewshot`?"),
         (["--tasks", "choose", "max_drop=0.1"], "name that with `compare`"),
         (["--tasks", "choose", "--trust_remote_code"], "no code of their own"),

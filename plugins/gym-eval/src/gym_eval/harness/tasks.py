@@ -19,6 +19,7 @@ from gym_core.files import expanded
 from gym_eval.harness.config import LmEval
 
 SHOWN = 5  #: names that an error lists
+FETCH = "Data come from the Hub: fetch them once with a network; HF_HOME says where they are kept"
 CUT = 160  #: characters of somebody else's message
 
 
@@ -45,6 +46,10 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             raise RecipeError("names no task", key="tasks")
         if not config.confirm_run_unsafe_code:
             self._refuse_unsafe()
+        seen = [name for name, task in self.loaded["tasks"].items() if getattr(task, "MULTIMODAL", False)]
+        if seen:
+            why = f"asks about images or sounds, which this evaluator cannot show: {', '.join(seen[:SHOWN])}"
+            raise RecipeError(why, key="tasks", fix="leave it out")
 
     def load(self, task_list: Any) -> Any:
         """Return what was loaded, which lm-eval asks for when it has set its seeds.
@@ -105,5 +110,5 @@ def told_as_ours(names: Sequence[str]) -> Iterator[None]:
             f"cannot be loaded: {whole[:CUT]}{'...' * (len(whole) > CUT)}",
             where=", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN),
             key="tasks",
-            fix="tasks fetch their data from the Hub: fetch them once with a network; HF_HOME says where they are kept",
+            fix=FETCH if isinstance(error, OSError) else f"mend the task or its data. {FETCH}",
         ) from error
