@@ -19,6 +19,12 @@ def test_nothing_is_told_without_the_token(browser: TestClient, path: str):
     assert browser.post(path, json={}).status_code == 401
 
 
+def test_a_malformed_cookie_of_another_server_of_this_machine_locks_nobody_out(browser: TestClient):
+    browser.cookies.clear()
+    headers = {"cookie": 'settings={"a": [1]}; odd name=1; gym-webui-7860=a-token-of-the-tests'}
+    assert browser.get("/runs/list", headers=headers).status_code == 200
+
+
 def test_the_link_becomes_a_cookie_that_no_script_and_no_other_site_has(browser: TestClient):
     reply = browser.get("/?token=a-token-of-the-tests")
     assert reply.headers["location"] == "/"

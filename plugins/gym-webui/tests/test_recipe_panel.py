@@ -14,8 +14,11 @@ from webui_browser import RECIPE
 
 from gym_core.errors import RecipeError
 from gym_core.yamlfile import parse_yaml
+from gym_serve.api.errors import HTTPProblem
 from gym_webui.options import form
+from gym_webui.policy import check_options, outside
 from gym_webui.recipe_text import changed
+from gym_webui.site import Site
 
 THEIRS = """model_name_or_path: tiny
 stage: sft
@@ -103,6 +106,7 @@ REMOTE = [
 ]
 OUTSIDE = [
     RECIPE.replace("model: tiny", "model: /etc"),
+    RECIPE.replace("rows.json", f"/{'./' * 2020}etc/passwd"),
     RECIPE.replace("model: tiny", "model: ../other"),
     RECIPE.replace("rows.json", "/etc/passwd"),
     RECIPE.replace("rows.json", "~/rows.json"),
@@ -125,6 +129,30 @@ def test_what_a_text_may_not_say_is_neither_saved_nor_started_nor_read(browser: 
     assert (
         not (folder / "new.yaml").exists() and not (folder / "runs").exists() and not (folder.parent / "one").exists()
     )
+
+
+@pytest.mark.parametrize("text", ["/etc", " /etc", "/etc\n", "/a\nb/c", "/" + "./" * 2020 + "etc", "a/../" * 900 + "../b", "file:///etc",
+    "local:///etc", "zip://a::/etc/b", "~/a", "link/a", "a/../../b"])  # fmt: skip
+def test_no_way_of_writing_a_path_leads_out(folder: Path, text: str):
+    (folder / "link").symlink_to(folder.parent)
+    assert outside(Site(folder.resolve()), text) and not outside(Site(folder.resolve(), (Path("/"),)), text[:4000])
+
+
+@pytest.mark.parametrize(
+    "text", ["tiny", "owner/model", "runs/one", "https://host/a", "{% if a %}\n/b{% endif %}", "a/" * 500_000]
+)
+def test_prose_and_names_are_no_paths_that_lead_out(folder: Path, text: str):
+    assert not outside(Site(folder.resolve()), text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["/etc/a", '"/etc/a"', r'"\x2fetc/a"', "[/etc/a]", "{a: /etc/a}", r'{"trust_r\x65mote_code": true}', "remote_code"],
+)
+def test_options_are_checked_as_the_command_reads_them(folder: Path, value: str):
+    assert check_options(Site(folder.resolve()), {"type": "[q4_0, q8_0]"}) == ["type=[q4_0, q8_0]"]
+    with pytest.raises(HTTPProblem):
+        check_options(Site(folder.resolve()), {"imatrix": value})
 
 
 def test_a_preview_shows_what_is_trained_on_and_escapes_it(browser: TestClient, folder: Path):

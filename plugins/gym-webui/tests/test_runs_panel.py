@@ -32,7 +32,7 @@ def state(browser: TestClient, run: str) -> dict[str, Any]:
 
 def test_a_run_is_started_once_outlives_its_server_and_is_continued(folder: Path, until: Until):
     """Two clicks, a second server, a stop that leaves a checkpoint, and a process that nobody waits for."""
-    text = RECIPE.replace("max_steps: 3", "max_steps: 100000")
+    text = RECIPE.replace("max_steps: 3", "max_steps: 20000")
     with ExitStack() as ending:
         first = opened(folder, ending)
 
@@ -46,7 +46,7 @@ def test_a_run_is_started_once_outlives_its_server_and_is_continued(folder: Path
         second = opened(folder, ending)
         until(lambda: (state(second, "runs/one")["step"] or 0) > 2)
         found = state(second, "runs/one")
-        assert found["status"] == "running" and found["total"] == 100000 and "step" in found["log"]
+        assert found["status"] == "running" and found["total"] == 20000 and "step" in found["log"]
         assert second.post("/runs/continue", json={"run": "runs/one"}).status_code == 409
         assert second.get("/runs/curves", params={"run": "runs/one"}).json()["curves"]["loss"]
         assert second.post("/runs/stop", json={"run": "runs/one"}).json() == {"stopping": True}

@@ -5,9 +5,9 @@ The link that is printed holds the token. It becomes a cookie that scripts canno
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -66,11 +66,10 @@ class Door:
     def _given(self, scope: Scope) -> str:
         """Return the token of the cookie or of the header `Authorization`."""
         values = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            cookie = SimpleCookie(values.get(b"cookie", "")).get(self._cookie)
-        except CookieError:
-            cookie = None
-        return cookie.value if cookie else values.get(b"authorization", "").partition(" ")[2]
+        cookies = cookie_parser(
+            values.get(b"cookie", "")
+        )  # one that is malformed, of another server here, hides no other
+        return cookies.get(self._cookie) or values.get(b"authorization", "").partition(" ")[2]
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Exchange the token of the link for a cookie, on a way where the host has been checked."""
