@@ -48,8 +48,11 @@ def test_a_model_answers_and_ends_with_the_server(folder: Path, until: Until):
             {"messages": []},
         ):
             assert browser.post("/chat/ask", json=question | wrong).status_code == 400, wrong
-        browser.post("/chat/open", json={"model": "no-such-model-anywhere"})
-        until(lambda: browser.get("/chat/state").json()["models"]["no-such-model-anywhere"]["state"] == "failed")
+        odd = "runs/lr=1e-4 (2)"  # a name that means something else to the command
+        (folder / odd).mkdir(parents=True)
+        browser.post("/chat/open", json={"model": odd})
+        until(lambda: browser.get("/chat/state").json()["models"][odd]["state"] == "failed")
+        assert str(folder / odd) in browser.get("/chat/state").json()["models"][odd]["said"]
     assert browser.get("/chat/state").json()["models"] == {}
 
 

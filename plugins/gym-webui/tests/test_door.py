@@ -115,6 +115,7 @@ def test_models_and_options_say_nothing_to_the_command_line(browser: TestClient,
         "one.yaml",
         "model.trust_remote_code=true",
         "",
+        ".",
         3,
         "a\nb",
     ):

@@ -15,8 +15,9 @@ from webui_browser import RECIPE
 from gym_core.errors import RecipeError
 from gym_core.yamlfile import parse_yaml
 from gym_serve.api.errors import HTTPProblem
+from gym_webui.meaning import meaning
 from gym_webui.options import form
-from gym_webui.policy import check_options, outside
+from gym_webui.policy import check_options, check_recipe, outside
 from gym_webui.recipe_text import changed
 from gym_webui.site import Site
 
@@ -118,17 +119,25 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("text", [*REMOTE, *OUTSIDE])
-def test_what_a_text_may_not_say_is_neither_saved_nor_started_nor_read(browser: TestClient, folder: Path, text: str):
+def test_what_a_text_may_not_say_is_a_problem(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str):
+    """Asked in this process; the next test asks as the pages do."""
+    (folder / "link").symlink_to(folder.parent)
+    (folder / "new.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    told = meaning(folder / "new.yaml")
+    assert check_recipe(Site(folder.resolve()), told["written"], told["canonical"])
+
+
+@pytest.mark.parametrize("text", [REMOTE[2], RECIPE.replace("rows.json", "link/rows.json")])
+def test_a_text_that_is_refused_is_neither_saved_nor_started_nor_read(browser: TestClient, folder: Path, text: str):
     (folder.parent / "rows.json").write_text('[{"instruction": "secret", "output": "secret"}]', encoding="utf-8")
     (folder / "link").symlink_to(folder.parent)
-    told = browser.post("/recipe/read", json={"text": text}).json()
-    assert told["problems"], "it is valid"
-    assert browser.post("/recipe/save", json={"name": "new.yaml", "text": text}).status_code == 403
-    assert browser.post("/recipe/start", json={"name": "new.yaml", "text": text}).status_code == 403
-    assert "secret" not in browser.post("/recipe/preview", json={"text": text}).text
+    assert browser.post("/recipe/read", json={"text": text}).json()["problems"], "it is valid"
     assert (
-        not (folder / "new.yaml").exists() and not (folder / "runs").exists() and not (folder.parent / "one").exists()
-    )
+        browser.post("/recipe/start", json={"name": "new.yaml", "text": text}).status_code == 403
+    )  # which saves it first
+    assert "secret" not in browser.post("/recipe/preview", json={"text": text}).text
+    assert not (folder / "new.yaml").exists() and not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize("text", ["/etc", " /etc", "/etc\n", "/a\nb/c", "/" + "./" * 2020 + "etc", "a/../" * 900 + "../b", "file:///etc",

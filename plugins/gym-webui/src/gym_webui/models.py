@@ -86,7 +86,11 @@ class Models:
         folder, token = tempfile.TemporaryDirectory(prefix="gym-webui-"), secrets.token_urlsafe(32)
         known, hashed = Path(folder.name) / "tokens.yaml", hashlib.sha256(token.encode()).hexdigest()
         known.write_text(f'tokens:\n- {{sha256: "{hashed}", models: ["*"]}}\n', encoding="utf-8")
-        command = words("gym_webui.tethered", "api", name, "--port", "0", "--tokens", str(known))
+        place = (
+            self._site.folder / name
+        )  # named there by a word of ours: `=` and blanks of a path are nothing else then
+        model = f"chat={place}" if place.exists() else name
+        command = words("gym_webui.tethered", "api", model, "--port", "0", "--tokens", str(known))
         with (Path(folder.name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

@@ -57,7 +57,7 @@ def _leads_out(site: Site, value: str) -> bool:
 def check_model(site: Site, name: Any) -> str:
     """Return the name of a model to be served. Raises HTTPProblem for what is no name, and for what lies elsewhere."""
     fits = isinstance(name, str) and len(name) <= 500 and name.isprintable() and not FILE.search(name)
-    if not fits or not (MODEL.match(name) or (site.folder / name).exists()):
+    if not fits or not (MODEL.match(name) or (name.strip("./") and (site.folder / name).exists())):
         raise HTTPProblem(400, "this is no name of a model or a run", "model", code="wrong_model")
     if ".." in name.split("/") or outside(site, name):
         raise HTTPProblem(403, "the model is not below the folder that is served", "model", code="wrong_path")

@@ -59,10 +59,13 @@ export function does(button, work, place) {
   });
 }
 
-// Calls again and again while the page is seen.
+// Calls again and again while the page is seen, and says why what is shown is no longer followed.
 export function watch(work, seconds) {
   const turn = async () => {
-    if (!document.hidden) await work().catch(() => undefined);
+    if (!document.hidden) {
+      const why = await work().then(() => "", (error) => error.message);
+      if (byId("lost").textContent !== why) say(byId("lost"), why);
+    }
     setTimeout(turn, seconds * 1000);
   };
   turn();

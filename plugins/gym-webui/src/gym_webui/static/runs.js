@@ -21,6 +21,7 @@ function row(run) {
 
 async function list() {
   const { runs } = await get("/runs/list");
+  for (const run of compared) if (!runs.some((each) => each.run === run)) compared.delete(run);
   const now = JSON.stringify(runs);
   byId("none").hidden = runs.length > 0;
   if (now !== shown && !byId("runs").contains(document.activeElement?.closest("a"))) {
