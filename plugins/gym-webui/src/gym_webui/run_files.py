@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def process(folder: Path) -> int | None:
 def curves(folder: Path) -> dict[str, list[list[float]]]:
     """Return each metric as [step, value] of at most `POINTS` points, means where there were more."""
     found: dict[str, list[list[float]]] = {}
-    for line in _lines(end_of(folder / "metrics.jsonl", METRICS_BYTES)):
+    for line in _lines(end_of(folder / "metrics.jsonl", METRICS_BYTES).split(b"\n")):
         step = _number(line.get("step"))
         for key, value in line.items() if step is not None else ():
             number = _number(value)
@@ -159,9 +159,9 @@ def _thinned(points: list[list[float]]) -> list[list[float]]:
     return [[part[-1][0], sum(value for _, value in part) / len(part)] for part in parts] or points
 
 
-def _lines(text: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines that are JSON objects; the first may lack its beginning and the last its end."""
-    for line in text.split(b"\n"):
+def _lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the lines that are JSON objects; the first of a file may lack its beginning and the last its end."""
+    for line in lines:
         if len(line) > LINE_BYTES:
             continue
         try:
@@ -173,7 +173,7 @@ def _lines(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _last(path: Path) -> dict[str, Any]:
-    return [{}, *_lines(end_of(path, LINE_BYTES))][-1]
+    return next(_lines(reversed(end_of(path, LINE_BYTES).split(b"\n"))), {})
 
 
 def _number(value: Any) -> float | None:
