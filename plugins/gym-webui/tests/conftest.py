@@ -1,4 +1,4 @@
-"""A folder with a server over it, without its socket: the tests speak to the application behind its door."""
+"""A folder with a server over it, without its socket: the tests speak to the application behind its check of access."""
 
 from __future__ import annotations
 

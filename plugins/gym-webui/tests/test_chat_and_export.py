@@ -58,7 +58,7 @@ def test_a_model_answers_and_ends_with_the_server(folder: Path, until: Until):
 
 def test_a_model_ends_with_a_server_that_is_killed():
     code = (
-        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-m', 'gym_webui.tethered', *sys.argv[1:]], "
+        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-m', 'gym_webui.exit_with_parent', *sys.argv[1:]], "
         "stdin=subprocess.PIPE); time.sleep(600)"
     )
     words = [sys.executable, "-c", code, "api", "tiny", "--port", "0"]

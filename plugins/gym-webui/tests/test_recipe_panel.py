@@ -15,9 +15,9 @@ from webui_browser import RECIPE
 from gym_core.errors import RecipeError
 from gym_core.yamlfile import parse_yaml
 from gym_serve.api.errors import HTTPProblem
-from gym_webui.meaning import meaning
+from gym_webui.allowed_inputs import check_options, check_recipe, outside
 from gym_webui.options import form
-from gym_webui.policy import check_options, check_recipe, outside
+from gym_webui.recipe_report import report
 from gym_webui.recipe_text import changed
 from gym_webui.site import Site
 
@@ -124,7 +124,7 @@ def test_what_a_text_may_not_say_is_a_problem(folder: Path, monkeypatch: pytest.
     (folder / "link").symlink_to(folder.parent)
     (folder / "new.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
-    told = meaning(folder / "new.yaml")
+    told = report(folder / "new.yaml")
     assert check_recipe(Site(folder.resolve()), told["written"], told["canonical"])
 
 

@@ -19,7 +19,7 @@ from webui_browser import RECIPE, opened, record
 
 from gym_core.outputlock import OutputLock
 from gym_webui import run_files
-from gym_webui.launching import lock_of
+from gym_webui.background_jobs import lock_of
 
 EVIL = "<img src=x onerror=alert(1)>"
 Until = Callable[[Callable[[], Any]], Any]

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from gym_serve.api.options import ApiOptions
-from gym_webui.door import Door
+from gym_webui.access import Access
 from gym_webui.serving import application, panels
 from gym_webui.site import Site
 
@@ -28,8 +28,8 @@ output: runs/one
 def opened(folder: Path, ending: ExitStack, names: tuple[str, ...] = (), allowed: tuple[Path, ...] = ()) -> TestClient:
     """Return a browser that has followed the link to a server of this folder."""
     site = Site(folder.resolve(), allowed)
-    door = Door(application(site, panels(names), ending), ApiOptions(), TOKEN, 7860)
-    client = TestClient(door, base_url=HERE, follow_redirects=False)
+    guarded = Access(application(site, panels(names), ending), ApiOptions(), TOKEN, 7860)
+    client = TestClient(guarded, base_url=HERE, follow_redirects=False)
     assert client.get(f"/?token={TOKEN}").status_code == 303
     return client
 

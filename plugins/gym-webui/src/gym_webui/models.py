@@ -19,9 +19,9 @@ from starlette.concurrency import run_in_threadpool
 
 from gym_core.errors import printable
 from gym_serve.api.errors import HTTPProblem
-from gym_webui.asking import words
-from gym_webui.launching import tail
+from gym_webui.background_jobs import tail
 from gym_webui.site import Site
+from gym_webui.subcommands import words
 
 MOST = 2  #: models that are open; one more closes the one that was opened first
 ADDRESS = re.compile(r"serving (\S+) on (http://127\.0\.0\.1:\d+)/v1;")  #: name of the model, and where it is
@@ -90,7 +90,7 @@ class Models:
             self._site.folder / name
         )  # named there by a word of ours: `=` and blanks of a path are nothing else then
         model = f"chat={place}" if place.exists() else name
-        command = words("gym_webui.tethered", "api", model, "--port", "0", "--tokens", str(known))
+        command = words("gym_webui.exit_with_parent", "api", model, "--port", "0", "--tokens", str(known))
         with (Path(folder.name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

@@ -18,7 +18,7 @@ from typing import Any
 
 from gym_core.errors import Problem, printable
 from gym_core.outputlock import OutputLock
-from gym_webui.launching import TRAIN, end_of, lock_of, log_of, tail, under_way
+from gym_webui.background_jobs import TRAIN, end_of, lock_of, log_of, tail, under_way
 from gym_webui.site import Site, within
 
 DEPTH, FOLDERS = 6, 5000  #: levels and folders that are looked through for runs

@@ -25,7 +25,7 @@ from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.options import ApiOptions
 from gym_serve.api.server import Stoppable, listening
 from gym_serve.errors import RequestError
-from gym_webui.door import Door
+from gym_webui.access import Access
 from gym_webui.kinds import Panel
 from gym_webui.site import Link, Page, Site
 
@@ -42,7 +42,7 @@ def panels(names: Sequence[str]) -> list[tuple[str, Panel]]:
 
 
 def application(site: Site, shown: Sequence[tuple[str, Panel]], ending: ExitStack) -> Starlette:
-    """Return the application of these panels, without its door; `ending` closes them. Raises PluginError."""
+    """Return the application of these panels, without its check of access; `ending` closes them. Raises PluginError."""
     routes: list[Mount | Route] = [Mount("/static", StaticFiles(packages=[("gym_webui", "static")]))]
     for name, panel in shown:
         page = panel.build(site=site)
@@ -72,7 +72,7 @@ def serve(
     token, chosen, socket = secrets.token_urlsafe(32), panels(names), listening(options)
     host, port = socket.getsockname()[:2]
     with ExitStack() as ending:
-        app = Door(application(site, chosen, ending), options, token, port)
+        app = Access(application(site, chosen, ending), options, token, port)
         config = uvicorn.Config(
             app,
             http=guarded(options),

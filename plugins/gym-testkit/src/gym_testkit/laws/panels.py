@@ -13,7 +13,7 @@ from gym_serve.api.options import ApiOptions
 from gym_testkit.bench import Bench
 from gym_testkit.distribution import Brought
 from gym_testkit.law import laws_of
-from gym_webui.door import HEADERS, Door
+from gym_webui.access import HEADERS, Access
 from gym_webui.kinds import Panel
 from gym_webui.serving import application
 from gym_webui.site import Site
@@ -39,7 +39,7 @@ def opens(brought: Brought, bench: Bench) -> None:
     with ExitStack() as ending:
         site = Site(bench.root.resolve())
         app = application(site, [(brought.name, panel)], ending)
-        client = TestClient(Door(app, ApiOptions(), TOKEN, 1), base_url=HERE, follow_redirects=False)
+        client = TestClient(Access(app, ApiOptions(), TOKEN, 1), base_url=HERE, follow_redirects=False)
         path = f"/{brought.name}/"
         assert client.get(path).status_code == 401, "it answers a request without the token"
         page = client.get(path, headers={"authorization": f"Bearer {TOKEN}"})

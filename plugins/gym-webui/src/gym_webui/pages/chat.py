@@ -9,9 +9,9 @@ from starlette.responses import Response, StreamingResponse
 
 from gym_serve.api.errors import HTTPProblem
 from gym_webui import Chat, run_files
+from gym_webui.allowed_inputs import check_model
 from gym_webui.models import Models, pieces
 from gym_webui.pages.requests import Asked, asked, page, posted
-from gym_webui.policy import check_model
 from gym_webui.site import Page, Site
 
 #: Options of a reply: what each is called, its bounds, and what it means.

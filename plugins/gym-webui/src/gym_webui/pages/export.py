@@ -10,9 +10,9 @@ from starlette.responses import Response
 from gym_core.errors import printable
 from gym_serve.api.errors import HTTPProblem
 from gym_webui import Export, options, run_files
-from gym_webui.launching import EXPORT, launch, log_of, tail, under_way
+from gym_webui.allowed_inputs import check_options
+from gym_webui.background_jobs import EXPORT, launch, log_of, tail, under_way
 from gym_webui.pages.requests import Asked, asked, page, posted, text_of
-from gym_webui.policy import check_options
 from gym_webui.site import Page, Site
 
 

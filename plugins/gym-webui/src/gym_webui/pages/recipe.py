@@ -16,11 +16,11 @@ from gym_core.sections import SECTIONS
 from gym_manage.yaml_text import dump_yaml
 from gym_serve.api.errors import HTTPProblem
 from gym_webui import Recipe, options
-from gym_webui.asking import CLI, ask, meaning_of, renamed, unsaved
 from gym_webui.pages.requests import Asked, asked, page, posted, problems_of, text_of
 from gym_webui.pages.runs import start
 from gym_webui.recipe_text import NAME, changed
 from gym_webui.site import Page, Site, within
+from gym_webui.subcommands import CLI, ask, meaning_of, renamed, unsaved
 
 FILES = re.compile(r"[\w][\w .+-]{0,100}\.ya?ml")
 BEGIN = """model: tiny

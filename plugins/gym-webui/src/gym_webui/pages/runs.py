@@ -14,10 +14,10 @@ from starlette.responses import Response
 from gym_manage.yaml_text import dump_yaml
 from gym_serve.api.errors import HTTPProblem
 from gym_webui import Runs, run_files
-from gym_webui.asking import meaning_of
-from gym_webui.launching import TRAIN, launch
+from gym_webui.background_jobs import TRAIN, launch
 from gym_webui.pages.requests import Asked, asked, page, posted, text_of
 from gym_webui.site import Page, Site
+from gym_webui.subcommands import meaning_of
 
 RECIPE = ".webui-recipe.yaml"  #: of a run: what continues it
 

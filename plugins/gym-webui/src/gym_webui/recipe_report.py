@@ -1,4 +1,4 @@
-"""What a recipe means, asked in a process of its own: `python -m gym_webui.meaning FILE`. Plugins are imported here.
+"""What a recipe means, asked in a process of its own: `python -m gym_webui.recipe_report FILE`. Plugins are imported here.
 
 It prints one JSON object: `written`, the data of the file; `sections`, the same in the form of Gym's recipes; `canonical`, every
 value that it sets; and `problems`, those of `gym validate`.
@@ -20,7 +20,7 @@ from gym_core.sections import Findings
 from gym_core.yamlfile import read_yaml
 
 
-def meaning(file: Path) -> dict[str, Any]:
+def report(file: Path) -> dict[str, Any]:
     """Return what a file means."""
     told: dict[str, Any] = {"written": {}, "sections": {}, "canonical": {}, "problems": []}
     try:
@@ -39,7 +39,7 @@ def meaning(file: Path) -> dict[str, Any]:
 def main() -> None:
     """Answer on the standard output, which nothing else reaches."""
     with redirect_stdout(sys.stderr):
-        told = meaning(Path(sys.argv[1]))
+        told = report(Path(sys.argv[1]))
     sys.stdout.write(json.dumps(told, default=str))
 
 

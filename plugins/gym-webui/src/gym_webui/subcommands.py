@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gym_core.errors import printable
 from gym_serve.api.errors import HTTPProblem
-from gym_webui.policy import check_recipe
+from gym_webui.allowed_inputs import check_recipe
 from gym_webui.site import Site
 
 SECONDS = 300.0  #: that a question may take: the first one tokenizes data
@@ -64,8 +64,8 @@ def unsaved(site: Site, text: str) -> Iterator[Path]:
 
 
 def meaning_of(site: Site, file: Path) -> dict[str, Any]:
-    """Return what `gym_webui.meaning` says of a file, and as problems also what may not be said from a browser."""
-    done = ask(site, "gym_webui.meaning", str(file))
+    """Return what `gym_webui.recipe_report` says of a file, and as problems also what may not be said from a browser."""
+    done = ask(site, "gym_webui.recipe_report", str(file))
     try:
         told: dict[str, Any] = json.loads(done.out)
     except ValueError:

@@ -32,13 +32,13 @@ CLOSED = "<!doctype html><title>Gym</title><p>This page needs the link that <cod
 SAFE = ("GET", "HEAD")
 
 
-class Door:
+class Access:
     """An ASGI application around the pages. `port` tells the cookies of several servers of this machine apart."""
 
     def __init__(self, app: ASGIApp, options: ApiOptions, token: str, port: int) -> None:
         """Guard the pages."""
         self._gate = Gate(app, options, None, lambda path, status, seconds: None)
-        self._door = Gate(self._enter, options, None, lambda path, status, seconds: None)
+        self._entrance = Gate(self._enter, options, None, lambda path, status, seconds: None)
         self._tokens, self._token, self._cookie = Tokens.of(token), token, f"gym-webui-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class Door:
 
         known = self._tokens.access("Bearer " + self._given(scope)) is not None
         if not known or b"token=" in scope["query_string"]:
-            await self._door(scope, receive, told)
+            await self._entrance(scope, receive, told)
             return
         kind = "".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"content-type")
         if scope["method"] not in SAFE and kind.partition(";")[0].strip().lower() != "application/json":

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from gym_serve.api.errors import HTTPProblem
-from gym_webui.asking import CLI, words
 from gym_webui.site import Site
+from gym_webui.subcommands import CLI, words
 
 TRAIN, EXPORT = "train", "export"
 TAIL = 64 * 1024  #: bytes of a log that are shown
