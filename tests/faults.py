@@ -336,6 +336,39 @@ FAULTS = [
         "trajectory",
     ),
     Fault(
+        "gym-unlearn",
+        "-2 / beta * logsigmoid(-beta * (log_probs - reference))",
+        "-2 / beta * logsigmoid(beta * (log_probs - reference))",
+        "test_losses.py",
+        "definition",
+    ),
+    Fault(
+        "gym-unlearn", "(log_probs / lengths + delta)", "(log_probs / lengths - delta)", "test_losses.py", "definition"
+    ),
+    Fault("gym-unlearn", "return log_probs / lengths", "return log_probs", "test_losses.py", "formulas_say"),
+    Fault(
+        "gym-rl",
+        "return coefficient if entropy <= target else 0.0",
+        "return coefficient",
+        "test_entropy.py",
+        "coefficient_is_that",
+    ),
+    Fault(
+        "gym-rl",
+        "delta if entropy <= target else -delta",
+        "delta if entropy > target else -delta",
+        "test_entropy.py",
+        "coefficient_is_that",
+    ),
+    Fault(
+        "gym-preference",
+        "images=asked.images, reader=asked.reader",
+        "images=said.images, reader=said.reader",
+        "../../gym-vision/tests/test_judged_training.py",
+        "behind_the_image",
+    ),
+    Fault("gym-eval", "whole[-(longest + 1) :][:-1]", "whole[-longest:][:-1]", "test_harness.py", "every_answer"),
+    Fault(
         "gym-testkit",
         "rel_tol=2e-3, abs_tol=1e-5",
         "rel_tol=2e3, abs_tol=1e-5",
