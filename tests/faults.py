@@ -361,6 +361,13 @@ FAULTS = [
         "coefficient_is_that",
     ),
     Fault(
+        "gym-rl",
+        'self.beta, self.entropy_coef = state["beta"], state["entropy_coef"]',
+        'self.beta = state["beta"]',
+        "test_heldout.py",
+        "a_killed_run",
+    ),
+    Fault(
         "gym-preference",
         "images=asked.images, reader=asked.reader",
         "images=said.images, reader=said.reader",

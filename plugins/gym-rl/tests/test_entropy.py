@@ -240,7 +240,7 @@ def test_a_coefficient_is_that_of_the_paper() -> None:
 
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_the_coefficient_is_adapted_round_by_round(bench: Bench, name: str) -> None:
-    """Rounds below the target have a bonus that grows, and their steps learn from it: also those behind a checkpoint."""
+    """Rounds below the target have a bonus that grows, and their steps learn from it."""
     options = {"name": name, "rewards": [{"name": "regex", "pattern": "[a-m]$"}], "group_size": 4, "max_new_tokens": 8}
     made = {}
     for target in (99.0, 0.001, None):

@@ -102,8 +102,9 @@ def test_the_summary_names_the_reward_and_both_plots_are_drawn(
         assert (run.outcome.output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-#: What a run keeps beside the policy: a coefficient that adapts from round to round, and a reference that follows.
+#: What a run keeps beside the policy: coefficients that adapt from round to round, and a reference that follows.
 KEPT = {"kl_estimator": "k1_in_reward", "beta": 0.1, "kl_target": 0.5, "kl_horizon": 40.0, "ref_model_sync_steps": 2}
+KEPT |= {"entropy_target": 99.0, "entropy_coef_delta": 0.01}
 
 
 def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Bench) -> None:
@@ -125,7 +126,8 @@ def test_a_killed_run_evaluates_and_keeps_what_an_undisturbed_one_does(bench: Be
     assert again.returncode == 0, again.stderr
     resumed = bench.finished(execute(load_recipe(file)))
     assert timeless(resumed) == timeless(whole)
-    assert len(set(whole.series("kl_coef"))) == 3, "another one each round"
+    for name in ("kl_coef", "entropy_coef"):
+        assert len(set(whole.series(name))) == 3, f"another {name} each round"
     assert weights(resumed) == weights(whole)
     for folder, kind in {"rollouts": "", "checkpoints": "source.safetensors"}.items():  # which has reference and round
         assert fingerprint(output / folder, kind) == fingerprint(bench.root / "whole" / folder, kind), folder
