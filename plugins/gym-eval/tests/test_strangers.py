@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gym_core.errors import GymError
 from gym_eval import Evaluator, Results, Score
 from gym_eval.evaluating import evaluated
 from gym_eval.language_model import LanguageModel
@@ -45,3 +48,27 @@ def test_scores_of_another_evaluator_are_compared_and_written(models: Path, tmp_
     assert change.low <= change.change <= change.high and found.verdict(change) == "ok" and found.passed
     report = json.loads(found.files[-1].read_text())
     assert report["said"] == found.scores[0].value and report["gym"]["compared_with"] == "other"
+
+
+def test_what_was_answered_is_kept_where_the_other_model_fails(models: Path, tmp_path: Path) -> None:
+    class Once(Short):
+        """Asks the first model alone."""
+
+        def build(self, **context: Any) -> Asks:
+            asks, asked = Asks(), []
+
+            class Tired:
+                def run(self, model: LanguageModel) -> Results:
+                    asked.append(model)
+                    if len(asked) > 1:
+                        raise GymError("enough")
+                    return asks.run(model)
+
+            return Tired()  # type: ignore[return-value]
+
+    one, other = str(models / "one"), str(models / "other")
+    options = EvalOptions(model=one, evaluator=Once(), compare=other, output=tmp_path, dtype="float32")
+    with pytest.raises(GymError, match="enough"):
+        evaluated(options)
+    (written,) = (tmp_path / "one").glob("results_*.json")
+    assert json.loads(written.read_text())["said"]

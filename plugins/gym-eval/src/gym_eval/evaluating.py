@@ -64,26 +64,24 @@ class Evaluated:
 
 
 def evaluated(options: EvalOptions) -> Evaluated:
-    """Evaluate as options say. Raises what the evaluator and opening a model raise."""
+    """Evaluate as options say, and write what a model answered before another one is asked.
+
+    Raises what the evaluator and opening a model raise.
+    """
     evaluation: Evaluation = options.evaluator.build()
-    folder = _folder(options)
+    folder, date = _folder(options), datetime.now().isoformat().replace(":", "-")  # as lm-eval names its files
     name, results, about = _asked(evaluation, options, options.source(), options.tenant)
-    changes: Sequence[Change] = ()
-    other: str | None = None
-    if options.compare is not None:
-        other, before, about_other = _asked(evaluation, options, options.other(), None)
-        other = f"before-{other}" if other == name else other
-        changes = compared(results.scores, before.scores)
-    found = Evaluated(name, other, results.scores, changes, options.max_drop)
+    files = _write(results, about, folder / name, date) if folder else []
+    if options.compare is None:
+        return Evaluated(name, None, results.scores, (), options.max_drop, files)
+    other, before, about_other = _asked(evaluation, options, options.other(), None)
+    other = f"before-{other}" if other == name else other
+    found = Evaluated(name, other, results.scores, compared(results.scores, before.scores), options.max_drop)
     if folder is None:
         return found
-    date = datetime.now().isoformat().replace(":", "-")  # as lm-eval names its files
-    files: list[Path] = []
-    if other is not None:
-        files += _write(before, about_other, folder / other, date)
-        about |= {"compared_with": other, "max_drop": options.max_drop, "changes": found.changes_told()}
-    files += _write(results, about, folder / name, date)
-    return replace(found, files=files)
+    about |= {"compared_with": other, "max_drop": options.max_drop, "changes": found.changes_told()}
+    again = _write(results, about, folder / name, date)
+    return replace(found, files=[*_write(before, about_other, folder / other, date), *again])
 
 
 def _asked(
