@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,18 @@ def test_a_preview_shows_what_is_trained_on_and_escapes_it(browser: TestClient, 
     (folder / "rows.json").write_text(json.dumps(rows * 3), encoding="utf-8")
     shown = browser.post("/recipe/preview", json={"text": RECIPE}).text
     assert "<mark>&lt;script&gt;x&lt;/script&gt;" in shown and "<b>bold" not in shown
+
+
+def test_what_can_be_named_here_is_offered(browser: TestClient, folder: Path) -> None:
+    """Families and files of rows, and no recipe or other file."""
+    (folder / "data").mkdir()
+    (folder / "data" / "more.jsonl.gz").write_bytes(b"")
+    (folder / "notes.md").write_text("none")
+    page = browser.get("/recipe/").text
+    offered = {
+        name: re.findall('value="([^"]+)"', part) for name, part in re.findall('id="known-(.*?)">(.*?)</datal', page)
+    }
+    assert "tiny" in offered["model"] and offered["data"] == ["data/more.jsonl.gz", "rows.json"]
 
 
 def test_forms_come_from_the_config_classes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gym_core.files import expanded, write_atomically
 from gym_core.sections import SECTIONS
 from gym_manage.yaml_text import dump_yaml
 from gym_serve.api.errors import HTTPProblem
-from gym_webui import Recipe, options
+from gym_webui import Recipe, options, run_files
 from gym_webui.pages.requests import Asked, asked, page, posted, problems_of, text_of
 from gym_webui.pages.runs import start
 from gym_webui.recipe_text import NAME, changed
@@ -23,6 +24,8 @@ from gym_webui.site import Page, Site, within
 from gym_webui.subcommands import CLI, ask, meaning_of, renamed, unsaved
 
 FILES = re.compile(r"[\w][\w .+-]{0,100}\.ya?ml")
+ROWS = re.compile(r"[\w][\w .+-]{0,200}\.(jsonl?|csv|parquet|arrow|txt)(\.(gz|zst))?")
+MOST = 5000  #: entries of the folder that are looked at for files of rows
 BEGIN = """model: tiny
 data: {sources: [{name: tiny-tasks}]}
 algorithm: sft
@@ -38,8 +41,8 @@ def build(config: Recipe, site: Site) -> Page:
     def shown(request: Request) -> Response:
         name = request.query_params.get("file", "")
         text = _file(site, name).read_text(encoding="utf-8", errors="replace")[: 2**20] if name else BEGIN
-        found = options.sections()
-        return site.render(request, "gym_webui/recipe.html", text=text, file=name, files=files(site), sections=found)
+        told = {"sections": options.sections(), "files": files(site), "known": known(site)}
+        return site.render(request, "gym_webui/recipe.html", text=text, file=name, **told)
 
     return Page(
         (
@@ -58,6 +61,14 @@ def build(config: Recipe, site: Site) -> Page:
 def files(site: Site) -> list[str]:
     """Return the recipes that lie in the folder itself."""
     return sorted(path.name for path in site.folder.iterdir() if FILES.fullmatch(path.name) and path.is_file())[:500]
+
+
+def known(site: Site) -> dict[str, list[str]]:
+    """Return what `model` and `data` may name here: families and runs, and files of rows in the folder and those inside it."""
+    runs = [run["run"] for run in run_files.runs(site) if run["status"] != "starting"]
+    rows = [path for pattern in ("*", "*/*") for path in islice(site.folder.glob(pattern), MOST)]
+    data = sorted(site.shown(path) for path in rows if ROWS.fullmatch(path.name) and path.name != "dataset_info.json")
+    return {"model": [*options.choices("families"), *runs], "data": data[:500]}
 
 
 def _file(site: Site, name: str) -> Path:

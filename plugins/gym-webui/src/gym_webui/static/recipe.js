@@ -84,7 +84,7 @@ async function drawSection(section, raw) {
   const { name, values } = parts(section, raw);
   if (section.bare) {
     const inner = [...path, section.bare];
-    const body = el("input", { ...attributes, "data-path": JSON.stringify(inner), value: typed(values[section.bare]), placeholder: hint(section), spellcheck: "false", autocomplete: "off",
+    const body = el("input", { ...attributes, "data-path": JSON.stringify(inner), value: typed(values[section.bare]), placeholder: hint(section), list: `known-${section.name}`, spellcheck: "false", autocomplete: "off",
       change: (event) => changed(inner, event.target.value.trim() || null) });
     return box(section, path, id, body, [section.kind, name, values, [section.bare]]);
   }
