@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -103,9 +103,7 @@ class SteeringObjective(AnswersObjective):
 
     def collate(self, examples: Any) -> SteeredBatch:
         """Lay the answers out, and say which layer."""
-        batch = super().collate(examples)
-        told = {field.name: getattr(batch, field.name) for field in fields(ResponseBatch)}
-        return SteeredBatch(**told, layer=self.config.layer)
+        return SteeredBatch(**vars(super().collate(examples)), layer=self.config.layer)
 
     def loss(self, policy: Scores[Any], batch: ResponseBatch) -> tuple[Tensor, Metrics]:
         """Return the summed losses of the answers, and both kinds by themselves."""
