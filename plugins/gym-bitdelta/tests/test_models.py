@@ -191,7 +191,8 @@ def test_of_any_architecture_a_base_in_a_few_bits_computes_with_the_delta_beside
     found = Encoder(BitDelta(bits=4, scale_mode="row"), base, tuned).records(None)
     changes = [(key, record.values()) for key, record in found.items() if record.entry.kind != "zero"]
     small, whole = copy.deepcopy(base), copy.deepcopy(base)
-    quantize_in_place(small, load_component("quantizers", "hqq")[1](bits=8).build(), ())
+    quantizer = load_component("quantizers", "hqq")[1](bits=8)
+    quantize_in_place(small, quantizer.build(), quantizer)
     stored = {f"{path}.{own}" for path, each in stored_modules(small).items() for own in each.shapes()}
     assert {key for key, role in roles(base).items() if role.matrix} <= stored
     load_delta.add(small, changes)

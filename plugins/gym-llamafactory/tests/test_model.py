@@ -71,7 +71,8 @@ def quantized(**keys: Any) -> dict[str, Any] | None:
     model = flat(finetuning_type="lora", **keys).model
     assert isinstance(model, Transformers)
     made = model.quantization
-    return {"name": type(made).__name__, **made.model_dump(exclude={"modules_to_not_convert"})} if made else None
+    omitted = {"modules_to_not_convert", "convert_vision_tower"}
+    return {"name": type(made).__name__, **made.model_dump(exclude=omitted)} if made else None
 
 
 def test_keys_of_quantization_choose_a_quantizer_together() -> None:

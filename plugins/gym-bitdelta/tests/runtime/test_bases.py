@@ -15,6 +15,7 @@ from gym_bitdelta.delta.header import Dense
 from gym_bitdelta.runtime.products import products
 from gym_bitdelta.runtime.tenant_model import TenantModel
 from gym_core import GymError
+from gym_torch.kinds import LoadTimeQuantizer
 from gym_torch.quantization.loading import quantize_in_place, quantize_layer
 from gym_torch.quantization.weight_codec import WeightCodec
 from gym_torch.quantization.weights import plain_state
@@ -77,7 +78,7 @@ def test_a_quantized_base_of_another_architecture(tmp_path, kind):
         options = {"vocab_size": 50, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
     quantized = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval().requires_grad_(False)
     plain = copy.deepcopy(quantized)
-    quantize_in_place(quantized, Rounded(), ())
+    quantize_in_place(quantized, Rounded(), LoadTimeQuantizer())
     for name, weight in plain_state(quantized):
         plain.get_parameter(name).copy_(weight)
     delta = of_model(plain, 3)

@@ -28,9 +28,8 @@ class RolloutRequest:
     streams: Sequence[int] = ()  #: for each prompt the number of its random numbers; by default its index
     top_k: int = 0  #: 0 is off
     min_p: float = 0.0  #: 0 is off
-    limits: Sequence[
-        int
-    ] = ()  #: for each prompt the most tokens to generate; by default, and at most, `max_new_tokens`
+    limits: Sequence[int] = ()
+    """For each prompt the most tokens to generate; by default, and at most, `max_new_tokens`."""
     stop: Sequence[str] = ()  #: texts that end an answer, none of them empty; see `RolloutEngine.generate`
     inputs: Sequence[Inputs | None] = ()
     """For each prompt what the model is given beside its tokens, such as images, or None; by default None. Equal ones give the
@@ -45,10 +44,13 @@ class RolloutRequest:
         count = len(self.prompts)
         object.__setattr__(self, "streams", self.streams if len(self.streams) else range(count))
         object.__setattr__(self, "limits", self.limits if len(self.limits) else [self.max_new_tokens] * count)
-        object.__setattr__(self, "inputs", self.inputs or [None] * count)
-        for what, given in (("streams", self.streams), ("limits", self.limits), ("inputs", self.inputs)):
-            if len(given) != count:
-                raise GymError(f"{len(given)} {what} for {count} prompts", where="RolloutRequest")
+        given = any(
+            each is not None for each in self.inputs
+        )  # none are as many as there are prompts: others may be asked next
+        object.__setattr__(self, "inputs", self.inputs if given else [None] * count)
+        for what, each in (("streams", self.streams), ("limits", self.limits), ("inputs", self.inputs)):
+            if len(each) != count:
+                raise GymError(f"{len(each)} {what} for {count} prompts", where="RolloutRequest")
 
 
 @runtime_checkable

@@ -25,10 +25,11 @@ def unlearn() -> None:
 @click.option("--rows", "most", default=400, show_default=True, help="Most rows of each kind to measure on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def report(run: Path, retrained: str | None, beside: tuple[str, ...], most: int, as_json: bool) -> None:
-    """Measure the model of a finished RUN, or of RUN/checkpoints/step-..., on the rows that it was to forget and to keep.
+    """Measure what the model of a finished RUN forgot, and kept.
 
-    Its rows are those of the recipe; the same is measured of the model before training, and of those that options name: a
-    folder, a run, a family or a Hub id each. Writes RUN/unlearning.json and RUN/unlearning.png, and prints a table.
+    RUN may be RUN/checkpoints/step-... too. The rows are those of the recipe; the same is measured of the model before training,
+    and of those that options name: a folder, a run, a family or a Hub id each. Writes RUN/unlearning.json and
+    RUN/unlearning.png, and prints a table.
 
     Example: `gym unlearn report runs/forgot --retrained runs/never-saw`
     """

@@ -15,10 +15,11 @@ from gym_core.record import plain
 from gym_data.examples import UnpairedExample
 from gym_data.location import artifact_at
 from gym_manage.recorded import Recorded, recorded
+from gym_torch import TorchAlgorithm
 from gym_torch.checkpoints.open_artifact import as_stored, open_artifact
 from gym_torch.console import say
 from gym_torch.kernels.precision_probe import device
-from gym_unlearn.config import Unlearning
+from gym_torch.kinds import part
 from gym_unlearn.report.measures import Measures, measures
 from gym_unlearn.report.picture import draw
 from gym_unlearn.report.statistics import auc, forget_quality, privacy_leakage, utility
@@ -31,7 +32,9 @@ def made(run: Path, retrained: str | None, beside: Sequence[str], most: int) -> 
     """Return the report of a run, and the files that hold it. Raises RecipeError where it did not unlearn."""
     found = recorded(run)
     recipe = load_recipe(found.recipe)
-    if not isinstance(recipe.algorithm, Unlearning) or recipe.data is None or recipe.model is None:
+    algorithm = part(recipe, TorchAlgorithm)
+    measured_by = algorithm.evaluation_metrics() if algorithm else {}
+    if not any(name.startswith("forget_") for name in measured_by) or recipe.data is None or recipe.model is None:
         raise RecipeError(
             "this run did not unlearn", where=str(run), key="algorithm", fix="name a run of `npo`, for example"
         )
@@ -57,8 +60,8 @@ def _rows(recipe: Any, most: int) -> Rows:
         tokenizer=_tokenizer_folder(recipe), rows="feedback", seed=recipe.train.seed
     )
     found: dict[str, list[UnpairedExample]] = {}
-    for part, name in ((prepared.train, ""), (prepared.validation, "held_out_")):
-        once = {_identity(each): each for each in (part[number] for number in range(len(part)))} if part else {}
+    for rows, name in ((prepared.train, ""), (prepared.validation, "held_out_")):
+        once = {_identity(each): each for each in (rows[number] for number in range(len(rows)))} if rows else {}
         for keep, kind in ((False, "forget"), (True, "retain")):
             mine = [each for each in once.values() if each.desirable == keep]
             if mine:
