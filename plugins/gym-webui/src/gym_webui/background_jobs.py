@@ -71,8 +71,13 @@ def _hold(lock: int) -> None:
 
 def under_way(folder: Path, name: str) -> bool:
     """Whether what was started under this name has not ended."""
+    return locked(lock_of(folder, name))
+
+
+def locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; what is not there, and a link, nobody holds."""
     try:
-        file = os.open(lock_of(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

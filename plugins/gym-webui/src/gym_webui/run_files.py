@@ -6,7 +6,6 @@ were started in a terminal. Every file may be damaged, half written or huge.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 from gym_core.errors import Problem, printable
 from gym_core.outputlock import OutputLock
-from gym_webui.background_jobs import TRAIN, end_of, lock_of, log_of, tail, under_way
+from gym_webui.background_jobs import TRAIN, end_of, lock_of, locked, log_of, tail, under_way
 from gym_webui.site import Site, within
 
 DEPTH, FOLDERS = 6, 5000  #: levels and folders that are looked through for runs
@@ -123,17 +122,7 @@ def process(folder: Path) -> int | None:
         pass  # it is somebody else's
     except (ValueError, LookupError, TypeError, OSError, RecursionError):
         return None
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return pid
-    finally:
-        os.close(file)
-    return None
+    return pid if locked(path) else None
 
 
 def curves(folder: Path) -> dict[str, list[list[float]]]:
