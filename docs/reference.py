@@ -38,7 +38,7 @@ from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Samp
 from gym_torch import LoadTimeQuantizer, TorchAlgorithm, TorchBackend, TorchStrategy
 from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contribution import Contribution, Parts
-from gym_torch.kernels.kernel_functions import KernelFunctions, Scores
+from gym_torch.kernels.kernel_functions import Kept, KernelFunctions, LinearProducts, Places, Scores
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.model.adapted import AdaptedModel, Plain
 from gym_torch.model.loading import LoadedModel
@@ -56,7 +56,7 @@ from gym_webui.site import Link, Page, Site
 HANDED = (
     Run, Artifact, Rows, Trainer, LoadedModel, WeightCodec, AdaptedModel, Plain, TrainedPart, AuxiliaryModule,
     RewardInput, Score, Logging, Selective,
-    PlannedRun, Plans, Prepared, KernelFunctions, Scores,
+    PlannedRun, Plans, Prepared, KernelFunctions, LinearProducts, Kept, Places, Scores,
     MergeRule, Plan, Updates, Chunk,
     Format, Loaded,
     Parts, Contribution, Source, Step, Observer, Progress, Ranks, RolloutEngine, RolloutRequest,

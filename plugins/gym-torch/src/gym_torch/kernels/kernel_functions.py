@@ -67,7 +67,8 @@ class LinearProducts:
     summed: Callable[[Sequence[Tensor], Sequence[Tensor], float, Tensor | None], Tensor] | None = None
     """`(left, right, scale, bias)`: `scale left[0] right[0] + left[1] right[1] + ... + bias`, rounded once; at most four.
 
-    Left factors `[n, k]` are of one dtype, to which right ones `[k, m]`, which may be transposed views, are rounded from fp32.
+    Left factors `[n, k]`, of at least one column, are of one dtype, to which right ones `[k, m]`, which may be transposed views,
+    are rounded from fp32.
     """
 
 
