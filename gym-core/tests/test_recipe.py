@@ -278,6 +278,18 @@ def test_a_key_in_the_wrong_section_is_answered_with_the_right_one(toys, tmp_pat
     assert found["train.output"] == "did you mean the section `output`?"
 
 
+def test_a_key_that_others_of_the_kind_have_is_not_sent_to_another_section(toys, tmp_path):
+    """`epsilon` of an algorithm is the range of a clip, and that of an optimizer a small number."""
+    twins = {"gym.quantizers": {"twin": "twin:Twin", "plain": "twin:Plain"}}
+    toys("gym-twin", {"twin": TWIN + "class Plain(Quantizer):\n    letters: int = 1\n"}, twins)
+    [(_, key, *told)] = problems(tmp_path, "model: w\nalgorithm: toy\nquantization: {method: plain, strength: 3}\n")
+    assert (key, *told) == (
+        "quantization.strength",
+        "an option of `twin`, not of this one",
+        "leave it out, or name one of them",
+    )
+
+
 @pytest.mark.parametrize("value", ["lora", "null", ""])
 def test_misspelt_top_level_key(toys, tmp_path, value):
     [(where, key, why, fix)] = problems(tmp_path, f"model: w\nalgorithm: toy\nadaptor: {value}\n")

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -117,6 +117,15 @@ def load_component(kind: str, name: str, key: str = "", where: str = "") -> tupl
         why = f"{entry.value} points at `{lost[1]}`, which does not exist or cannot be read"
         raise PluginError(why, where=entry.title, fix=f"mend its `{lost[0]}`, or update or uninstall {entry.dist}")
     return entry, cls
+
+
+def having(kind: str, option: str) -> list[str]:
+    """Return the names of the components of a kind that have an option; those that cannot be imported are left out."""
+    found = []
+    for entry in entries(kind):
+        with suppress(PluginError):
+            found += [entry.name] if option in load_component(kind, entry.qualified)[1].model_fields else []
+    return found
 
 
 def _check_requirements(entry: Entry) -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from gym_core.component import Component, Config, Slot, owner
 from gym_core.discovery import Entry, entries, installed, nearest
 from gym_core.errors import PluginError, Problem
-from gym_core.loading import find, is_a_place, load, load_component, reason
+from gym_core.loading import find, having, is_a_place, load, load_component, reason
 from gym_core.train import Train
 
 Path = tuple[str | int, ...]
@@ -244,13 +244,19 @@ def advised(key: str, near: str, found: Findings) -> tuple[str, str]:
     return "unknown key", f"did you mean `{near}`?" if near else ""
 
 
-def _instead(key: str, cls: type[Config] | None, found: Findings) -> tuple[str, str]:
+def _instead(path: Path, cls: type[Config] | None, found: Findings) -> tuple[str, str]:
     """Return why a key that these options lack is wrong, and what to write: here, in another section, or all that there is."""
-    own, chosen = list(cls.model_fields) if cls else [], found.chosen()
+    key, own, chosen = str(path[-1]), list(cls.model_fields) if cls else [], found.chosen()
     if meant := named_elsewhere(key, [cls] if cls else []):
         return "unknown key", f"did you mean `{meant}`?"
     homes = {section: named_elsewhere(key, [other]) for section, other in chosen.items()}
     homes |= {section: key for section, other in chosen.items() if key in other.model_fields}
+    alike = SLOTS[str(path[0])].kind if len(path) == 2 and path[0] in SLOTS else ""
+    if any(homes[section] for section in homes.keys() - {"train"}) and (others := having(alike, key)):
+        return (
+            f"an option of {', '.join(f'`{name}`' for name in others)}, not of this one",
+            "leave it out, or name one of them",
+        )
     there = [f"`{section}.{option}`" for section, option in homes.items() if option]
     if there or key in SECTIONS:
         return "unknown key", f"did you mean {' or '.join(there) or f'the section `{key}`'}?"
@@ -267,7 +273,7 @@ def note(error: ValidationError, path: Path, raw: Any, found: Findings, cls: typ
         keys = _keys(item["loc"], raw)
         location = (*path, *keys)
         if item["type"] == "extra_forbidden":
-            found.add(location, *_instead(str(item["loc"][-1]), owner(cls, keys[:-1]), found))
+            found.add(location, *_instead(location, owner(cls, keys[:-1]), found))
             told.append(location)
         elif item["type"] == "missing":
             found.add((*location, item["loc"][-1]), "is required")
