@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_served_is_tried_once(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(GymError, match="error: there is no model"):
         TrainingFreeGRPO(str(tmp_path), GRPOConfig()).train(rows(20), lambda answer, row: 1.0)
-    assert len(started) == 1 and started[0][2] == "gym_training_free.endpoint.exit_with_parent"
+    assert len(started) == 1 and started[0][2] == "gym_core.cli.exit_with_parent"
 
 
 def test_it_needs_no_torch():

@@ -58,8 +58,8 @@ def test_a_model_answers_and_ends_with_the_server(folder: Path, until: Until):
 
 def test_a_model_ends_with_a_server_that_is_killed():
     code = (
-        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-m', 'gym_webui.exit_with_parent', *sys.argv[1:]], "
-        "stdin=subprocess.PIPE); time.sleep(600)"
+        "import subprocess, sys, time; words = [sys.executable, '-m', 'gym_core.cli.exit_with_parent', *sys.argv[1:]]; "
+        "p = subprocess.Popen(words, stdin=subprocess.PIPE); time.sleep(600)"
     )
     words = [sys.executable, "-c", code, "api", "tiny", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:

@@ -90,7 +90,7 @@ class Models:
             self._site.folder / name
         )  # named there by a word of ours: `=` and blanks of a path are nothing else then
         model = f"chat={place}" if place.exists() else name
-        command = words("gym_webui.exit_with_parent", "api", model, "--port", "0", "--tokens", str(known))
+        command = words("gym_core.cli.exit_with_parent", "api", model, "--port", "0", "--tokens", str(known))
         with (Path(folder.name) / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

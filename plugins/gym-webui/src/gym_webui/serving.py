@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -20,10 +18,9 @@ from starlette.staticfiles import StaticFiles
 from gym_core.errors import GymError, PluginError
 from gym_core.loading import load_component
 from gym_serve.api import errors
-from gym_serve.api.connections import guarded
 from gym_serve.api.errors import HTTPProblem
 from gym_serve.api.options import ApiOptions
-from gym_serve.api.server import Stoppable, listening
+from gym_serve.api.server import Stoppable, listening, settings
 from gym_serve.errors import RequestError
 from gym_webui.access import Access
 from gym_webui.kinds import Panel
@@ -73,17 +70,7 @@ def serve(
     host, port = socket.getsockname()[:2]
     with ExitStack() as ending:
         app = Access(application(site, chosen, ending), options, token, port)
-        config = uvicorn.Config(
-            app,
-            http=guarded(options),
-            ws="none",
-            lifespan="off",
-            log_level=logging.WARNING,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
-        )
+        config = settings(app, options, seconds=2)
         name = f"[{host}]" if ":" in str(host) else host
         show(f"serving {site.folder}; open http://{name}:{port}/?token={token}")
         asyncio.run(Stoppable(config).serve(sockets=[socket]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gym_core import GymError
 from gym_core.files import expanded
@@ -70,6 +71,21 @@ def listening(options: ApiOptions) -> socket.socket:
     return found
 
 
+def settings(app: ASGIApp, options: ApiOptions, seconds: float) -> uvicorn.Config:
+    """Return how uvicorn serves an application: nothing is said of requests; those under way get some seconds at the end."""
+    return uvicorn.Config(
+        app,
+        http=guarded(options),
+        ws="none",
+        lifespan="off",
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, int(seconds)),
+    )
+
+
 def check_tenant(engine: Engine, tenant: str | None) -> None:
     """Raise GymError where the first model has no such tenant, so that its plain name would mean nothing."""
     first = engine.models()[0]
@@ -102,17 +118,7 @@ def serve(
     Raises GymError where the options name a tenant that is not there, or tell templates what none reads.
     """
     host, port = server.getsockname()[:2]
-    config = uvicorn.Config(
-        application(engine, options, tokens),
-        http=guarded(options),
-        ws="none",
-        lifespan="off",
-        log_level=logging.WARNING,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=max(1, int(options.shutdown_seconds)),
-    )
+    config = settings(application(engine, options, tokens), options, options.shutdown_seconds)
     if options.log_prompts:
         logging.basicConfig(level=logging.INFO)
     names = ", ".join(model.name for model in engine.models())

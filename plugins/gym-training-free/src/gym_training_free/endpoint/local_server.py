@@ -92,7 +92,7 @@ class LocalServer:
             command = [
                 sys.executable,
                 "-m",
-                "gym_training_free.endpoint.exit_with_parent",
+                "gym_core.cli.exit_with_parent",
                 "api",
                 f"{NAME}={self.model}",
             ]
