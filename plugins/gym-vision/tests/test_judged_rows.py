@@ -14,7 +14,7 @@ from judged_rows import ASK, BAD, GOOD, IMAGES, LEARNT, PAIRS, SIDES, asked, con
 
 from gym_core import DataError, load_recipe
 from gym_data import DatasetConfig, File
-from gym_data.formats import Feedback
+from gym_data.formats import Feedback, Messages
 from gym_data.prepare import prepare
 from gym_data.preview import tokenised
 from gym_data.prompts import prompts
@@ -113,6 +113,26 @@ def test_a_row_that_goes_to_rewards_names_the_files_of_images_in_bytes(model, ro
     (prompt,) = prepare(config, model("llava"), "prompt").train
     assert prompt.row["images"] == [prompt.images[0]["path"]]
     assert prompt.row["answer"] == GOOD
+
+
+@pytest.mark.parametrize("column", ["images", "image", "pictures"])
+def test_a_row_that_goes_to_rewards_names_whole_paths_of_images(column, model, rows):
+    """A reward runs elsewhere than the file of the row lies; a text that is named like an image stays what it is."""
+    listed, (name, *_) = column != "image", IMAGES
+    row = {
+        "prompt": asked({"type": "image"}),
+        column: [name] if listed else name,
+        "answer": name,
+        "seen": [name, "nothing"],
+    }
+    (prompt,) = read(model, rows, [row], "prompt", format=Messages(messages="prompt", images=column)).train
+    whole = str(rows.parent / name)
+    assert prompt.row[column] == ([whole] if listed else whole)
+    assert (prompt.row["answer"], prompt.row["seen"]) == (name, [name, "nothing"])
+    (told,) = read(
+        model, rows, [{"messages": [{"role": "user", "content": [url(name)]}], "answer": name}], "prompt"
+    ).train
+    assert told.row["messages"][0]["content"][0]["image_url"]["url"] == whole
 
 
 def test_what_is_asked_of_a_server_has_no_images(rows):

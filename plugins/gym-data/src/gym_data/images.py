@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gym_data.chat.loss_masks import Rendered
+from gym_data.formats.images import IMAGES, KEYS
 from gym_data.rows import MARK
 
 BEYOND = "an image beyond the cutoff"
@@ -95,14 +96,22 @@ def shown(
     return [(found[:count], text) for text, count in texts]
 
 
-def without_bytes(value: Any, images: Sequence[Any], found: Sequence[Image]) -> Any:
-    """Return what a row holds with the path of its file in the place of each of its images that stands there in bytes."""
-    if isinstance(value, bytes) or (isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes)):
-        paths = (each["path"] for image, each in zip(images, found, strict=True) if image == value)
-        return next(paths, value)
+def with_paths(value: Any, images: Sequence[Any], found: Sequence[Image], key: str = "") -> Any:
+    """Return what a row holds, under a key of it, with the whole path of its file in the place of each of its images.
+
+    One that is bytes, or a mapping, is known anywhere; a text is one under a key of images, or in a list of nothing else.
+    """
+    if isinstance(value, str) and key not in (*IMAGES, *KEYS):
+        return value
+    paths = (each["path"] for image, each in zip(images, found, strict=True) if image == value)
+    if (path := next(paths, None)) is not None:
+        return path
     if isinstance(value, Mapping):
-        return {key: without_bytes(each, images, found) for key, each in value.items()}
-    return [without_bytes(each, images, found) for each in value] if isinstance(value, list) else value
+        return {name: with_paths(each, images, found, name) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    key = IMAGES[0] if all(each in images for each in value) else ""
+    return [with_paths(each, images, found, key) for each in value]
 
 
 def whole(tokens: npt.NDArray[np.int32], cutoff: int, images: frozenset[int]) -> bool:

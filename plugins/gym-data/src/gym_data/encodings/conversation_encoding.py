@@ -17,7 +17,7 @@ from gym_data.chat.chat_rendering import RenderRequest, RenderResult
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
-from gym_data.images import BEYOND, ImageReader, shown, whole, without_bytes
+from gym_data.images import BEYOND, ImageReader, shown, whole, with_paths
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -212,7 +212,7 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                 except ValueError as error:
                     reader.bad(record.source, record.number, error, ITS_IMAGES)
                     continue
-                row, more = without_bytes(row, named, own), {"images": own}
+                row, more = with_paths(row, named, own), {"images": own}
             kept.append((record, prompt, text, {"row": row, **more}))
         encoded = tokenizer.encode_rendered([text for _, _, text, _ in kept])
         for (record, prompt, _, more), (tokens, none) in zip(kept, encoded, strict=True):

@@ -13,7 +13,7 @@ from gym_data.chat.render import DAY
 from gym_data.chat.template_omissions import lost
 from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
 from gym_data.encodings.pair_encoding import UNLIKE, paired
-from gym_data.images import Image, without_bytes
+from gym_data.images import Image, with_paths
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Preference, Prompt, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -171,7 +171,7 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
         told = record.row.conversation
         if beyond(reader, record, turns, prompt[:before], prompt):
             continue
-        row = without_bytes(record.row.row, told.images, images) if images else record.row.row
+        row = with_paths(record.row.row, told.images, images) if images else record.row.row
         about = {
             "messages": list(told.messages),
             "row": row,
