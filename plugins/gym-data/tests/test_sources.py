@@ -36,6 +36,41 @@ def test_json_jsonl_csv_parquet_and_arrow_hold_the_same_rows(tmp_path):
         assert rows_of(path) == ROWS, path.name
 
 
+def test_a_dataset_that_was_saved_to_disk_is_read_as_the_library_reads_it(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"instruction": f"say {i}", "output": f"it is {i}"} for i in range(25)]
+    whole, held = datasets.Dataset.from_list(rows), datasets.Dataset.from_list(rows[:2])
+    whole.save_to_disk(
+        tmp_path / "one", num_shards=12
+    )  # `datasets` says in a file which are its parts, and in which order
+    datasets.DatasetDict(train=whole.select([5, 1, 3]), test=held).save_to_disk(tmp_path / "both")
+    datasets.DatasetDict(test=held).save_to_disk(tmp_path / "held")
+    assert rows_of(tmp_path / "one") == rows
+    assert rows_of(tmp_path / "both") == [rows[5], rows[1], rows[3]]
+    assert rows_of(tmp_path / "both" / "test") == rows[:2]
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"held": {"file_name": "both", "split": "test"}}))
+    assert list(Named(path="held", directory=str(tmp_path)).build().rows()) == rows[:2]
+    prints = {File(path=str(tmp_path / name)).build().fingerprint() for name in ("one", "both", "both/test")}
+    assert len(prints) == 3
+    with pytest.raises(DataError, match="no split `train`, but test"):
+        rows_of(tmp_path / "held")
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ('{"_data_files": [{"filename": "gone.arrow"}]}', "missing: gone.arrow"),
+        ('{"_data_files": [{"filename": "../rows.arrow"}]}', "no file of the folder"),
+        ('{"_data_files": 3}', "no list `_data_files`"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_saved_dataset_whose_parts_are_not_there_is_refused(state, why, tmp_path):
+    (tmp_path / "state.json").write_text(state)
+    with pytest.raises(DataError, match=why):
+        rows_of(tmp_path)
+
+
 def test_what_a_table_fills_objects_up_with_is_not_learnt(monkeypatch, tmp_path):
     """Its objects of one column all have the same keys: a call would get the arguments of every other one, as nulls."""
     rows = [

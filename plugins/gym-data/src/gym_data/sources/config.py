@@ -11,7 +11,10 @@ from gym_data.kinds import Source
 
 
 class File(Source):
-    """A json, jsonl, csv, tsv, txt, parquet or arrow file, texts also as `.gz` or `.zst`, or a folder of one of these kinds."""
+    """A json, jsonl, csv, tsv, txt, parquet or arrow file, texts also as `.gz` or `.zst`, or a folder of one of these kinds.
+
+    A folder that `save_to_disk` of `datasets` wrote is one too; of its splits `train` is read, or that whose folder is named.
+    """
 
     target: ClassVar[str] = "gym_data.sources.files:FileRows"
 

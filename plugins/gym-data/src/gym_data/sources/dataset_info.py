@@ -17,6 +17,7 @@ from gym_data.kinds import Format
 from gym_data.sources.compression import kind_of
 from gym_data.sources.config import File, Hub
 from gym_data.sources.readers import READERS, whole
+from gym_data.sources.saved_folder import DATASET, SPLIT
 
 REGISTRY = "dataset_info.json"
 HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
@@ -136,7 +137,9 @@ def _registered(name: str, raw: Any, directory: Path) -> tuple[File | Hub, Forma
         hub = Hub(path=info.hf_hub_url, subset=info.subset, split=info.split, folder=info.folder)
         return hub, format, info.num_samples
     if info.file_name and not (info.script_url or info.cloud_file_name):
-        if info.split != "train":
+        if info.split != SPLIT and (directory / info.file_name / info.split / DATASET).is_file():
+            return File(path=str(directory / info.file_name / info.split)), format, info.num_samples
+        if info.split != SPLIT:
             fix = "leave it out, or write those rows into a file of their own"
             raise DataError(f"a file has no split `{info.split}`", where=where, key="split", fix=fix)
         return File(path=str(directory / info.file_name)), format, info.num_samples

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from gym_core import DataError
 from gym_data.sources.arrow_values import as_python
 from gym_data.sources.compression import ARCHIVES, COMPRESSED, TEXTS, check_decompression, kind_of, opened
+from gym_data.sources.saved_folder import saved_files
 
 Row = dict[str, Any]
 WRAPPERS = (
@@ -180,7 +181,7 @@ def find_files(path: Path) -> list[Path]:
         raise DataError("no such file", where=str(path), fix="relative paths start where the command runs")
     if path.is_file():
         files = [path]
-    else:
+    elif not (files := saved_files(path)):
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     suffixes = {kind_of(file) for file in files}
     if len(suffixes) > 1:
