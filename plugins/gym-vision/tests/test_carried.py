@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText
 from gym_core import Artifact, execute, load_recipe
 from gym_core.loading import load_component
 from gym_deltasoup import Input, merge_artifacts
-from gym_export import SafetensorsExporter
+from gym_export import SafetensorsExporter, TorchScript
 from gym_manage.recorded import recorded
 from gym_quant import RTN
 from gym_serve.contract import Request
@@ -78,6 +78,12 @@ def test_an_export_answers_as_the_run_and_as_transformers(family, trained, rows,
     made = SafetensorsExporter().build().export(run, tmp_path / "export")
     assert images_of(Artifact.read(made)) == READ
     assert asked(made, rows) == asked(run.path.parent, rows) == expected(made, rows)
+
+
+def test_a_graph_says_that_it_takes_text_alone(trained, tmp_path, capsys):
+    made = TorchScript().build().export(trained("llava"), tmp_path / "graph")
+    assert "it leaves out what llava has beside its language model" in capsys.readouterr().err
+    assert json.loads((made / "certificate.json").read_text())["left_out"].endswith("it takes text alone")
 
 
 @SOME

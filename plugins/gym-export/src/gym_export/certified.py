@@ -59,9 +59,13 @@ class Certified:
             _room(into, self.format.size(source) + SPARE)
             with whole_by_one(into, "the export", "the finished model") as building:
                 told = self.format.write(source, building)
+                left_out = self.format.left_out(source)
                 figures = {} if missing else in_fresh_process(self.config, artifact, building, told)
+                figures = ({"left_out": left_out} if left_out else {}) | figures
                 self._certify(artifact, building, identity, figures, missing)
         say(_summary(into, figures, missing))
+        if left_out:
+            say(f"it leaves out {left_out}")
         return into
 
     def verify(self, artifact: Artifact, path: Path) -> dict[str, Any]:

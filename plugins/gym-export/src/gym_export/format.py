@@ -58,6 +58,10 @@ class Format(ABC):
         """Return hashes of files beside the artifact that its options name: with others, it is another export."""
         return {}
 
+    def left_out(self, source: Source) -> str:
+        """Return what of a model has no place in the format, in words for whoever exports it; empty where it holds all."""
+        return ""
+
     def bound(self, source: Source) -> float:
         """Return how far answers may be off, relative to their norm. Default: what the exporter declares."""
         found: float = self.config.error_bound()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from gym_core import GymError
-from gym_export.format import Loaded, Logits
+from gym_export.format import Format, Loaded, Logits
 from gym_export.formats.safetensors import encoded
 from gym_export.source import Prompt, Source
 from gym_torch.model.adapted import assembled
@@ -57,6 +57,19 @@ def check(source: Source, format: str) -> None:
         if holds:
             why = f"{reason}: not supported for {format}"
             raise GymError(why, where=str(source.artifact.path), key="export", fix="export with `safetensors`")
+
+
+class GraphFormat(Format):
+    """Base of the formats that are made of it."""
+
+    def left_out(self, source: Source) -> str:
+        """Return the parts of a model that read more than text."""
+        whole = source.model.config
+        return (
+            ""
+            if whole is source.config
+            else f"what {whole.model_type} has beside its language model: it takes text alone"
+        )
 
 
 class Cached(nn.Module):

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from gym_core import GymError
-from gym_export.format import Format, Loaded
+from gym_export.format import Loaded
 from gym_export.formats import cached
 from gym_export.source import Source, read_tokenizer
 
 FILE = "model.pte"
 
 
-class ExecuTorchFormat(Format):
+class ExecuTorchFormat(cached.GraphFormat):
     """Exports with `torch.export` and writes; ExecuTorch answers, on the processor."""
 
     def missing(self) -> str:

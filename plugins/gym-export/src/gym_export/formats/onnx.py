@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gym_core import GymError
-from gym_export.format import Format, Loaded
+from gym_export.format import Loaded
 from gym_export.formats import cached
 from gym_export.source import Source, read_tokenizer
 
@@ -23,7 +23,7 @@ LIBRARIES = ("onnx", "onnxruntime")
 INLINE = 2**30  #: bytes of weights beyond which they lie in a file beside the graph, which can have 2 GiB at most
 
 
-class ONNXFormat(Format):
+class ONNXFormat(cached.GraphFormat):
     """Traces and writes; onnxruntime answers."""
 
     def missing(self) -> str:

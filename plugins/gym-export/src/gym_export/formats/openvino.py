@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gym_core import GymError
-from gym_export.format import Format, Loaded
+from gym_export.format import Loaded
 from gym_export.formats import cached
 from gym_export.formats.onnx import FILE as GRAPH
 from gym_export.formats.onnx import write_graph
@@ -22,7 +22,7 @@ FILE = "openvino_model.xml"
 OPSET = 18
 
 
-class OpenVINOFormat(Format):
+class OpenVINOFormat(cached.GraphFormat):
     """Converts an ONNX graph; OpenVINO answers, on the processor."""
 
     def missing(self) -> str:

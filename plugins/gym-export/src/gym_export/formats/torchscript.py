@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from gym_core import GymError
-from gym_export.format import Format, Loaded
+from gym_export.format import Loaded
 from gym_export.formats import cached
 from gym_export.source import Source, read_tokenizer
 
 FILE = "model.pt"
 
 
-class TorchScriptFormat(Format):
+class TorchScriptFormat(cached.GraphFormat):
     """Traces and writes; `torch.jit` answers."""
 
     def check(self, source: Source) -> None:
