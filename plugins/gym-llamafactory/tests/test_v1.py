@@ -131,11 +131,12 @@ def test_rows_are_told_by_their_parts() -> None:
     assert [each["content"] for each in alpaca.messages] == ["ab", "c"], "nothing stands between the two"
     spoken = [{"from": "human", "value": "q"}, {"from": "function_call", "value": '{"name": "f", "arguments": {}}'}]
     assert Rows(converter="sharegpt").build().convert({"conversations": spoken}).messages[1]["tool_calls"]
+    pictured = {"role": "user", "content": [*part("x.png", "image_url"), *part("Who?"), *part("y.png", "image_url")]}
+    seen = Rows().build().convert({"messages": [pictured, unlearnt]})
+    assert (seen.messages[0]["content"], seen.images) == ("<image>Who?<image>", ("x.png", "y.png"))
     for wrong, why in (
-        (
-            {"messages": [asked, {"role": "assistant", "content": part("x.png", "image_url")}]},
-            "images, audio and video",
-        ),
+        ({"messages": [asked, {"role": "assistant", "content": part("x.png", "image_url")}]}, "holds an image"),
+        ({"messages": [{"role": "user", "content": part("x.mp4", "video_url")}, unlearnt]}, "audio and video"),
         ({"messages": [asked, {"role": "assistant", "content": part("x"), "loss_weight": 0.5}]}, "loss_weight is 0.5"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -163,3 +163,27 @@ def test_files_of_llamafactory_read_images_that_their_registry_names(model, rows
     for one, other in zip(theirs, prepare(own, path).train, strict=True):  # this model's own template writes the same
         np.testing.assert_array_equal(one.tokens, other.tokens)
         assert one.images == other.images
+
+
+def test_rows_of_the_second_version_of_llamafactory_name_images_in_their_parts(model, rows, tmp_path):
+    """Their files say nothing of images, so `images` does."""
+
+    def second(row):
+        """Yield the messages of a row as the second version has them."""
+        images = iter(row["images"])
+        for message in row["messages"]:
+            texts = message["content"].split("<image>")
+            told = [[{"type": "text", "value": text}] for text in texts]
+            told[1:] = [[{"type": "image_url", "value": next(images)}, *text] for text in told[1:]]
+            yield {"role": message["role"], "content": [part for each in told for part in each]}
+
+    file = rows.with_name("second.jsonl")
+    file.write_text("".join(json.dumps({"messages": list(second(row))}) + "\n" for row in ROWS))
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"it": {"path": str(file), "source": "local"}}))
+    path = model("llava")
+    keys = {"model": str(path), "model_class": "llm", "train_dataset": str(tmp_path / "data.yaml")}
+    data = load_recipe(keys | {"output_dir": str(tmp_path / "out"), "images": "vision"}).data
+    theirs = data.build(tokenizer=path, rows="conversation", seed=0).train
+    for one, other in zip(theirs, read(model, rows, ROWS).train, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        assert one.images == other.images

@@ -63,13 +63,16 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"a message is learnt or not: its loss_weight is {weight}")
     content = given.get("content")
     parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "value": content}]
-    found: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": []}
+    found: dict[str, list[str]] = {"text": [], "reasoning": [], "tool_call": [], "image_url": []}
+    shown: list[dict[str, str]] = []
     for part in parts:
         kind = str(part.get("type") if isinstance(part, Mapping) else part)
         if kind not in found:
-            raise ValueError(f"it has a part `{kind}`; images, audio and video are not read")
+            raise ValueError(f"it has a part `{kind}`; audio and video are not read")
         found[kind].append(text_of(part.get("value"), f"the value of a part `{kind}`"))
-    made: dict[str, Any] = {"role": given.get("role"), "content": "".join(found["text"]), "train": weight != 0}
+        shown += [{"type": kind, kind: found[kind][-1]}] if kind in ("text", "image_url") else []
+    content = shown if found["image_url"] else "".join(found["text"])
+    made: dict[str, Any] = {"role": given.get("role"), "content": content, "train": weight != 0}
     made |= {"reasoning_content": "".join(found["reasoning"])} if found["reasoning"] else {}
     calls = [load_json(call, "a tool call") for call in found["tool_call"]]
     return made | ({"tool_calls": [{"type": "function", "function": call} for call in calls]} if calls else {})
