@@ -49,6 +49,9 @@ import random
 
 def with_numbers(docs):
     return docs.map(lambda row: {"question": f"{random.random()} {row['question']}"}, load_from_cache_file=False)
+
+def scored(doc, results):
+    return {"acc": 1 / doc["answer"]}
 """
 
 
@@ -67,6 +70,14 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({"task": name, **task}))
     (folder / "draws.py").write_text(DRAWS)
     drawing = yaml.safe_dump({"task": "drawn", **data, **KINDS["choose"]})
+    (folder / "broken.yaml").write_text(
+        drawing.replace("task: drawn", "task: broken") + "process_results: !function draws.scored\n"
+    )
+    for group, below in {"few": ["write", "choose"], "same": ["choose"], "bad": ["choose", "broken"]}.items():
+        listed = {"group": group, "task": below, "aggregate_metric_list": [{"metric": "acc"}]}
+        (folder / f"{group}.yaml").write_text(yaml.safe_dump(listed))
+    own = {"group": "odd", "task": [{"task": "choose", "num_fewshot": 1}]}
+    (folder / "odd.yaml").write_text(yaml.safe_dump(own))
     (folder / "drawn.yaml").write_text(f"{drawing}process_docs: !function draws.with_numbers\n")
     return folder
 

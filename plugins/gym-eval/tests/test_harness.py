@@ -13,12 +13,15 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from gym_core import DataError
 from gym_core.cli import run
+from gym_eval.evaluating import evaluated
 from gym_eval.harness.config import LmEval
 from gym_eval.harness.evaluation import HarnessEvaluation
 from gym_eval.harness.model import GymLM
 from gym_eval.language_model import opened
 from gym_eval.log_likelihoods import Continuation
+from gym_eval.options import EvalOptions
 from gym_eval.scores import Results
 from gym_serve.contract import ModelSource
 from gym_testkit import tiny
@@ -74,6 +77,27 @@ def test_questions_that_are_drawn_are_those_of_lm_eval_for_every_model(models: P
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     expected = lm_eval.simple_evaluate(theirs, tasks=["drawn"], task_manager=manager, bootstrap_iters=0, limit=3)
     assert prompts == 2 * [[row["prompt_hash"] for row in expected["samples"]["drawn"]]]
+
+
+def test_two_groups_may_share_a_task(models: Path, tasks: Path) -> None:
+    found = asked(models / "one", tasks=("few", "same", "choose"), include_path=(tasks,), limit=4)
+    acc = {score.task: score.value for score in found.scores if score.metric == "acc"}
+    assert acc["few"] == acc["same"] == acc["choose"]
+    with pytest.raises(DataError, match="two of these have a task `choose` of their own"):
+        HarnessEvaluation(LmEval(tasks=("few", "odd"), include_path=(tasks,)))
+
+
+def test_answers_are_kept_where_a_task_cannot_score_one(models: Path, tasks: Path, tmp_path: Path) -> None:
+    evaluator = LmEval(tasks=("bad", "same"), include_path=(tasks,), limit=4, bootstrap_iters=0)
+    options = EvalOptions(model=str(models / "one"), evaluator=evaluator, output=tmp_path, dtype="float32")
+    with pytest.raises(DataError, match=r"cannot score an answer: ZeroDivisionError") as caught:
+        evaluated(options)
+    assert len(str(caught.value).splitlines()) <= 4
+    (file,) = (tmp_path / "one").glob("results_*.json")
+    assert {*json.loads(file.read_text())["results"]} == {"choose", "same"}, "the group of the other is of a part"
+    for name in ("broken", "choose"):
+        (rows,) = (tmp_path / "one").glob(f"samples_{name}_*.jsonl")
+        assert [bool(json.loads(row)["resps"]) for row in rows.read_text().splitlines()] == [True] * 4
 
 
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"

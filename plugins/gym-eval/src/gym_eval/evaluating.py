@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gym_core import DataError
 from gym_core.files import expanded, write_atomically
 from gym_core.record import environment, plain
 from gym_eval.comparison import Change, Verdict, compared
@@ -71,17 +72,30 @@ def evaluated(options: EvalOptions) -> Evaluated:
     evaluation: Evaluation = options.evaluator.build()
     folder, date = _folder(options), datetime.now().isoformat().replace(":", "-")  # as lm-eval names its files
     name, results, about = _asked(evaluation, options, options.source(), options.tenant)
-    files = _write(results, about, folder / name, date) if folder else []
+    files = _kept(results, about, folder, name, date)
     if options.compare is None:
         return Evaluated(name, None, results.scores, (), options.max_drop, files)
     other, before, about_other = _asked(evaluation, options, options.other(), None)
     other = f"before-{other}" if other == name else other
+    first = _kept(before, about_other, folder, other, date)
     found = Evaluated(name, other, results.scores, compared(results.scores, before.scores), options.max_drop)
     if folder is None:
         return found
     about |= {"compared_with": other, "max_drop": options.max_drop, "changes": found.changes_told()}
-    again = _write(results, about, folder / name, date)
-    return replace(found, files=[*_write(before, about_other, folder / other, date), *again])
+    return replace(found, files=[*first, *_write(results, about, folder / name, date)])
+
+
+def _kept(results: Results, about: dict[str, Any], folder: Path | None, name: str, date: str) -> list[Path]:
+    """Write what was found where there is a folder for it. Raises DataError then, where a task could not score an answer."""
+    files = _write(results, about, folder / name, date) if folder else []
+    if not results.failed:
+        return files
+    (task, why), *others = results.failed.items()
+    more = f", as {len(others)} more tasks cannot" if others else ""
+    kept = (
+        f"answers, and scores of other tasks, are in {folder / name}" if folder else "`output=FOLDER` keeps the answers"
+    )
+    raise DataError(f"cannot score an answer{more}: {why}", where=task, key="tasks", fix=f"mend the task; {kept}")
 
 
 def _asked(

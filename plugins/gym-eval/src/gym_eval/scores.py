@@ -37,6 +37,8 @@ class Results:
     report: Mapping[str, Any]  #: plain data for `results_DATE.json`, in the format of the evaluator
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """By task one row for each question, plain data for `samples_TASK_DATE.jsonl`."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """By name of a task that could not score an answer, the reason; it has no scores, and its questions stand in `samples`."""
 
 
 class Evaluation(Protocol):

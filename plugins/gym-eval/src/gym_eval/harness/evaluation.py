@@ -60,11 +60,15 @@ class HarnessEvaluation:
             fewshot_random_seed=seed,
             confirm_run_unsafe_code=config.confirm_run_unsafe_code,
         )
-        samples = found.pop("samples")
+        samples, failed = found.pop("samples"), self.tasks.failed
+        for name in [*found["results"]]:
+            if not failed.keys().isdisjoint(_leaves(name, found["group_subtasks"])):
+                del found["results"][name]  # made of a part of the answers
         return Results(
             [*self._scores(found, samples)],
             _report(found, samples, config, asked),
             {task: [*map(_row, rows)] for task, rows in samples.items()},
+            failed,
         )
 
     def _scores(self, found: Mapping[str, Any], samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Score]:
@@ -76,8 +80,7 @@ class HarnessEvaluation:
                 if not filtered or metric.endswith("_stderr") or not isinstance(value, int | float):
                     continue
                 stderr = numbers.get(f"{metric}_stderr,{filtered}")
-                below = [name] if name in tasks else _leaves(name, found["group_subtasks"])
-                asked = _asked(below, samples, metric, filtered)
+                asked = _asked(_leaves(name, found["group_subtasks"]), samples, metric, filtered)
                 total = tasks[name].aggregation()[metric] if name in tasks else None
                 total = None if total is mean else total
                 if total is None and not _is_mean(asked.values(), value):
@@ -94,9 +97,9 @@ class HarnessEvaluation:
                 )
 
 
-def _leaves(group: str, below: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the tasks of a group and of the groups in it."""
-    return [leaf for name in below[group] for leaf in (_leaves(name, below) if name in below else [name])]
+def _leaves(name: str, below: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the tasks of a group and of the groups in it; of a task, itself."""
+    return [leaf for each in below[name] for leaf in _leaves(each, below)] if below.get(name) else [name]
 
 
 def _asked(tasks: Sequence[str], samples: Mapping[str, Any], metric: str, filtered: str) -> dict[str, Any]:

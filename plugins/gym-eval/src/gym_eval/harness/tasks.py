@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lm_eval.api.group import Group
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 
@@ -42,6 +44,8 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
         with told_as_ours(self.names):
             self.loaded = super().load(self.names)
         self._drawn = random.getstate(), np.random.get_state()
+        self.failed: dict[str, str] = {}
+        """By name of a task, what it raised at the first answer of a model that it could not score."""
         if not self.loaded["tasks"]:
             raise RecipeError("names no task", key="tasks")
         if not config.confirm_run_unsafe_code:
@@ -50,6 +54,29 @@ class Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
         if seen:
             why = f"asks about images or sounds, which this evaluator cannot show: {', '.join(seen[:SHOWN])}"
             raise RecipeError(why, key="tasks", fix="leave it out")
+        for name, task in self.loaded["tasks"].items():
+            task.process_results = partial(self._scored, name, task.process_results)
+
+    def _scored(self, name: str, score: Callable[..., Mapping[str, Any]], *given: Any) -> Mapping[str, Any]:
+        """Return what an answer is worth; nothing where the task fails, so that what all were asked for is not lost."""
+        try:
+            return score(*given)
+        except Exception as error:  # whatever a task does with an answer
+            self.failed.setdefault(name, _told(error))
+            return {}
+
+    @staticmethod
+    def _check_duplicates(built: Sequence[Any]) -> None:
+        """Raise ValueError where two groups mean different things by one name; a task that both have is asked once."""
+        with suppress(ValueError):  # naming a task draws a random number, so nothing else is asked where it finds none
+            TaskManager._check_duplicates(built)
+            return
+        seen: dict[str, Any] = {}
+        for item in built:
+            for task in item.get_all_tasks() if isinstance(item, Group) else [item]:
+                first = seen.setdefault(task.task_name, task)
+                if first is not task and first.dump_config() != task.dump_config():
+                    raise ValueError(f"two of these have a task `{task.task_name}` of their own: ask for one at a time")
 
     def load(self, task_list: Any) -> Any:
         """Return what was loaded, which lm-eval asks for when it has set its seeds.
@@ -96,6 +123,12 @@ def _tasks_in(folders: Sequence[Path]) -> set[str]:
     return {*TaskManager(include_path=list(folders), include_defaults=False).all_subtasks} if folders else set()
 
 
+def _told(error: Exception) -> str:
+    said = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
+    whole = f"{type(error).__name__}: {said}"
+    return whole[:CUT] + "..." * (len(whole) > CUT)
+
+
 @contextmanager
 def told_as_ours(names: Sequence[str]) -> Iterator[None]:
     """Turn what data and tasks raise into DataError, in at most four lines."""
@@ -104,10 +137,8 @@ def told_as_ours(names: Sequence[str]) -> Iterator[None]:
     except GymError:
         raise
     except Exception as error:  # whatever a task does while it is loaded
-        said = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
-        whole = f"{type(error).__name__}: {said}"
         raise DataError(
-            f"cannot be loaded: {whole[:CUT]}{'...' * (len(whole) > CUT)}",
+            f"cannot be loaded: {_told(error)}",
             where=", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN),
             key="tasks",
             fix=FETCH if isinstance(error, OSError) else f"mend the task or its data. {FETCH}",
