@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from transformers import AutoTokenizer
 
 from gym_core import GymError, Train, execute, load_recipe
 from gym_data.examples import UnpairedExample
@@ -17,6 +18,7 @@ from gym_testkit.bench import Bench, fingerprint
 from gym_testkit.rows import make
 from gym_torch.packing import PACKED
 from gym_unlearn import NPO, GradientAscent
+from gym_unlearn.command import unlearn
 from gym_unlearn.config import Unlearning
 from gym_unlearn.report.measures import lowest, recall
 from gym_unlearn.report.statistics import auc, forget_quality, privacy_leakage, utility
@@ -101,6 +103,30 @@ def test_other_formats_are_read_and_options_of_the_wrong_place_are_told(bench: B
     assert record["data"]["report"]["examples"] == 3
     with pytest.raises(GymError, match="source within"):
         load_recipe(recipe | {"data": {"sources": [{"name": "forget", "source": str(file), "read_as": named}]}})
+
+
+@pytest.mark.parametrize("name", ["rmu", "npo"])
+def test_plain_text_is_forgotten_whole_and_reported(bench: Bench, name: str) -> None:
+    texts = [{"text": f"The number of the {n}th door is {7 * n}."} for n in range(4)]
+    read = {"path": str(bench.file(texts[:2])), "read_as": {"name": "text"}}
+    sources = [{"name": "forget", "source": read}, {"name": "retain", "source": str(bench.file(texts[2:]))}]
+    data = {"sources": sources, "cutoff": 64}
+    recipe = load_recipe(bench.recipe(name) | {"data": data, "output": str(bench.root / f"text-{name}")})
+    assert recipe.data is not None
+    found = recipe.data.build(tokenizer=bench.model(), rows="feedback", seed=0).train
+    tokenizer = AutoTokenizer.from_pretrained(bench.model())
+    for number, row in enumerate(texts):
+        each = found[number]
+        assert each.desirable == (number > 1) and each.trained.tolist() == [False] + [True] * (len(each.tokens) - 1)
+        assert tokenizer.decode(each.tokens, skip_special_tokens=True) == row["text"]
+    output = execute(recipe).output
+    done = CliRunner().invoke(unlearn, ["report", str(output), "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["rows"] == {"forget": 2, "retain": 2}
+
+
+def test_rows_without_labels_are_told_how_to_label_them(bench: Bench) -> None:
+    with pytest.raises(GymError, match=r"name: forget, source"):
+        bench.run(bench.recipe("npo") | {"data": str(bench.file(make("conversation")))}, "unlabelled")
 
 
 def test_a_run_made_longer_goes_on_as_one_that_was_planned_so(bench: Bench) -> None:

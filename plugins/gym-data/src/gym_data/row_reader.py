@@ -225,6 +225,10 @@ class Reader:
             return opened.fault(opened.format, f"it makes {made} of a row, which is no `gym_data.rows.Row`")
         held_out = source >= len(self.config.sources)
         instead = "name others in `data.validation_sources`" if held_out else "choose another algorithm"
+        if self.shape == "feedback" and not held_out:
+            instead = (
+                "add a column `label`, or to unlearn `sources: [{name: forget, source: ...}, {name: retain, ...}]`"
+            )
         return ShapeError(
             f"its rows are of shape `{made.lower()}`, and this algorithm learns from `{self.shape}`",
             where=opened.where,

@@ -145,6 +145,19 @@ class Feedback(Row):
 
 
 @dataclass(frozen=True)
+class JudgedText(Row):
+    """A document that was labelled, all of it."""
+
+    text: str
+    desirable: bool
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Say how it was judged."""
+        return (GOOD if self.desirable else BAD,)
+
+
+@dataclass(frozen=True)
 class Stepwise(Row):
     """An answer whose steps were judged one by one."""
 
@@ -173,13 +186,13 @@ class Prompt(Row):
         return self.conversation.images
 
 
-Structured = Conversation | Segmented | Text | Preference | Feedback | Stepwise | Prompt
+Structured = Conversation | Segmented | Text | Preference | Feedback | JudgedText | Stepwise | Prompt
 #: What an algorithm can ask for, and the rows that serve it: a conversation is text, a pair two judgements.
 SHAPES: dict[str, tuple[type[Structured], ...]] = {
     "conversation": (Conversation, Segmented),
     "text": (Text, Conversation),
     "preference": (Preference,),
-    "feedback": (Feedback, Preference),
+    "feedback": (Feedback, JudgedText, Preference),
     "stepwise": (Stepwise,),
     "prompt": (Prompt,),
 }

@@ -19,7 +19,7 @@ from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
 from gym_data.images import BEYOND, ImageReader, shown, whole, with_paths
 from gym_data.row_reader import Reader, Record
-from gym_data.rows import Conversation, Feedback, Message, Preference, Prompt, Segmented, Structured
+from gym_data.rows import Conversation, Feedback, JudgedText, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 BATCH = 256  #: rows tokenised at a time
@@ -57,12 +57,14 @@ def encode_conversations(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece
 def encode_feedback(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield labelled conversations as `encode_conversations` does; trained on is the answer that was labelled, the last.
 
-    A pair is a good answer and a bad one.
+    A pair is a good answer and a bad one. Of plain text all is trained on.
     """
 
     def told(row: Structured) -> list[_Told]:
         if isinstance(row, Preference):
             return [_Told(side, "last", {"desirable": side is row.chosen}) for side in (row.chosen, row.rejected)]
+        if isinstance(row, JudgedText):
+            return []
         assert isinstance(row, Feedback)
         return [_Told(row.conversation, "last", {"desirable": row.desirable})]
 
@@ -93,9 +95,15 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         for record, _, _ in batch:
+            told_of: dict[str, Any] = {"images": []} if images else {}
             if isinstance(record.row, Segmented):
                 piece = of_segments(record, record.row, tokenizer, reader)
-                yield from cut(replace(piece, about={"images": []}) if images else piece, reader)
+                yield from cut(replace(piece, about=told_of or None), reader)
+            elif isinstance(record.row, JudgedText):
+                whole_text = Segmented(((record.row.text, True),))
+                piece = of_segments(record, whole_text, tokenizer, reader, tokenizer.document_start)
+                judged = {"desirable": record.row.desirable, **told_of}
+                yield from cut(replace(piece, about=judged, remarks=record.row.remarks), reader)
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
         texts: list[Rendered] = []
         for record, several, found in batch:
@@ -262,16 +270,23 @@ def cut(piece: Piece, reader: Reader, images: ImageReader | None = None) -> Iter
         tally.dropped[NOTHING] += 1
 
 
-def of_segments(record: Record, row: Segmented, tokenizer: Tokenizer, reader: Reader) -> Piece:
-    """Return the sequence of a row that says itself which of its texts are learnt; each is encoded by itself."""
+def of_segments(
+    record: Record, row: Segmented, tokenizer: Tokenizer, reader: Reader, begin: Sequence[int] | None = None
+) -> Piece:
+    """Return the sequence of a row that says itself which of its texts are learnt; each is encoded by itself.
+
+    `begin` is what a document begins with, unless it says so itself; no document need be closed.
+    """
     everything, tally = reader.config.train_on == "all", reader.tallies[record.source]
     tally.spelt += any(tokenizer.splits(text) for text, _ in row.parts)
     encoded = tokenizer.encode_batch([text for text, _ in row.parts])
+    if begin and encoded[0][:1] != begin:
+        encoded[0] = [*begin, *encoded[0]]
     tokens = np.asarray([token for ids in encoded for token in ids], dtype=np.int32)
     learnt = [learnt or everything for _, learnt in row.parts]
     trained = np.repeat(learnt, [len(ids) for ids in encoded])
     trained[:1] = False  # nothing comes before it
-    tally.unclosed += not tokenizer.closes(tokens, trained)
+    tally.unclosed += begin is None and not tokenizer.closes(tokens, trained)
     return Piece(tokens, trained, record.source, record.number, 0, record.times, record.key)
 
 

@@ -169,7 +169,7 @@ class Feedback(Format):
     }
 
     conversation: Annotated[SerializeAsAny[Format] | None, Slot("formats")] = None
-    """Format of the conversation's columns; without it, told from the columns."""
+    """Format of the conversation's columns, or `text`, of which all was judged; without it, told from the columns."""
     label: str = "label"
     """Column of the judgement: true or false, as a table has it (1, 0) or in words."""
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from gym_data.formats import Feedback, Preference
+from gym_data.formats import Feedback, Preference, Text
 from gym_data.formats.detect import detect_prompt
 from gym_data.formats.images import IMAGES, check_answers, images_of, placed_images
 from gym_data.formats.parsing import UntrainableRowError, check, column
 from gym_data.formats.transcript import transcript
-from gym_data.rows import MARK, Conversation
+from gym_data.rows import MARK, Conversation, JudgedText
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
+from gym_data.rows import Text as Document
 
 LABELS = {"true": True, "false": False, "1": True, "0": False}
 """What a judgement is written as: tables have numbers, and those of CSV texts alone."""
@@ -92,24 +93,28 @@ class PreferenceReader:
 
 
 class FeedbackReader:
-    """Makes a judged conversation of a row."""
+    """Makes a judged conversation of a row, or judged text where it holds nothing else."""
 
     def __init__(self, config: Feedback) -> None:
         """Hold the column names."""
         self.config = config
         self._reader = config.conversation.build() if config.conversation else None
 
-    def convert(self, row: Mapping[str, Any]) -> Judged:
-        """Return the conversation and its judgement. Raises ValueError where the label is not true or false."""
+    def convert(self, row: Mapping[str, Any]) -> Judged | JudgedText:
+        """Return what was judged, and how. Raises ValueError where the label is not true or false."""
         label = LABELS.get(str(row.get(self.config.label)).strip().lower())
         if label is None:
             raise ValueError(f"the label (column `{self.config.label}`) is not true or false")
-        self._reader = self._reader or _told(row)
-        return Judged(self._reader.convert(row), label)
+        if self._reader is None:
+            self._reader = Text().build() if detect_prompt([row]) is None and "text" in row else _told(row)
+        found = self._reader.convert(row)
+        return JudgedText(found.text, label) if isinstance(found, Document) else Judged(found, label)
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the conversation without the answer that was judged, and that answer if it is good."""
         judged = self.convert(row)
+        if isinstance(judged, JudgedText):
+            raise ValueError("plain text asks nothing")
         return judged.conversation.unanswered, judged.conversation.answer if judged.desirable else ""
 
 

@@ -21,6 +21,7 @@ from gym_llamafactory.chat import LlamaFactory
 from gym_llamafactory.chat.images import beyond, shown, told_of
 from gym_llamafactory.chat.turns import Element, Pair, Turns
 
+NO_MESSAGES = "it holds texts as a model reads them, and no messages to write"
 Encoder = Callable[[LlamaFactory, Reader, Tokenizer], Iterator[Piece]]
 _Learnt = tuple[Record, Any, list[list[Pair]]]
 
@@ -82,7 +83,7 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
     def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
         row = record.row
         if not isinstance(row, Conversation):
-            raise ValueError("it holds texts as a model reads them, and no messages to write")
+            raise ValueError(NO_MESSAGES)
         images, elements = shown(reader, record, turns, row, turns.elements(row, history, alone=last and not history))
         return images, [elements]
 
@@ -128,7 +129,8 @@ def encode_feedback(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) 
 
     def asked(record: Record) -> tuple[list[dict[str, Any]], list[list[list[Element]]]]:
         row = record.row
-        assert isinstance(row, Preference | Feedback)
+        if not isinstance(row, Preference | Feedback):
+            raise ValueError(NO_MESSAGES)
         judged = (
             {True: row.chosen, False: row.rejected}
             if isinstance(row, Preference)
