@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from gym_core import load_recipe
 from gym_testkit.bench import Bench
@@ -66,3 +67,21 @@ def test_npo_becomes_gradient_ascent_as_beta_goes_to_0_and_leaves_unlikely_answe
 def test_the_direction_is_a_unit_vector_and_the_same_each_time() -> None:
     assert direction(64).norm().item() == pytest.approx(1, abs=1e-6) and bool((direction(64) >= 0).all())
     assert torch.equal(direction(64), direction(64)) and len(direction(7)) == 7
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_layers_above_the_steered_one_compute_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, checkpointing: bool
+) -> None:
+    called, forward = list[int](), Qwen3DecoderLayer.forward
+
+    def noted(self: Qwen3DecoderLayer, *args: Any, **more: Any) -> Any:
+        called.extend([self.self_attn.layer_idx] * torch.is_grad_enabled())  # not what is tried before
+        return forward(self, *args, **more)
+
+    monkeypatch.setattr(Qwen3DecoderLayer, "forward", noted)
+    options = {"gradient_checkpointing": checkpointing, "max_steps": 2}
+    recipe = bench.recipe({"name": "rmu", "layer": 0}, "feedback", **options)
+    model = {"path": recipe["model"], "compile": False}
+    run = bench.run(recipe | {"model": model}, f"steered-{checkpointing}")
+    assert {*called} == {0} and len(run.series("loss")) == 2

@@ -66,10 +66,14 @@ def states(policy: Policy[Any], batch: SteeredBatch) -> Tensor:
     def reached(module: nn.Module, inputs: Any, output: Any) -> None:
         found.append(output[0] if isinstance(output, tuple) else output)
 
-    hook = layer_of(policy.model, batch.layer).register_forward_hook(reached)
+    parent, name, layers = layers_of(policy.model)
+    last = number_of(layers, batch.layer)
+    hook = layers[last].register_forward_hook(reached)
+    setattr(parent, name, layers[: last + 1])  # what lies above computes nothing that is looked at
     try:
         policy.hidden(batch)
     finally:
+        setattr(parent, name, layers)
         hook.remove()
     if not batch.apart:
         return found[0].flatten(0, 1)[batch.target_index]
@@ -79,10 +83,9 @@ def states(policy: Policy[Any], batch: SteeredBatch) -> Tensor:
     return torch.cat([each[0] for each in found])[starts[rows] + places]
 
 
-def layer_of(model: PreTrainedModel, number: int | None) -> nn.Module:
-    """Return a decoder layer, by default the one at 7/32 of the depth; the last one of a model with fewer, as plans make it."""
-    _, _, layers = layers_of(model)
-    return layers[min(7 * len(layers) // 32 if number is None else number, len(layers) - 1)]
+def number_of(layers: nn.ModuleList, number: int | None) -> int:
+    """Return which decoder layer is meant, by default that at 7/32 of the depth; the last one of fewer, as plans have them."""
+    return min(7 * len(layers) // 32 if number is None else number, len(layers) - 1)
 
 
 class SteeringObjective(AnswersObjective):
