@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import sys
 import time
 from contextlib import suppress
@@ -43,7 +44,8 @@ class OutputLock:
             fix = "wait for it, or choose another `output:`" if taken else "choose an `output:` on a local disk"
             self._close()
             raise BusyError(why, where=str(self.directory), key="output", fix=fix) from None
-        self._write({"pid": os.getpid(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._write({"pid": os.getpid(), "started": began, "host": platform.node()[:80]})  # hosts may share a folder
         if hasattr(os, "register_at_fork"):  # a worker that outlives this process must not keep the lock
             os.register_at_fork(after_in_child=self._close)
         return self

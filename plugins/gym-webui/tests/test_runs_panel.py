@@ -140,6 +140,18 @@ def test_damaged_and_huge_files_do_not_take_the_page_down(browser: TestClient, f
     assert browser.get("/runs/list").status_code == 200
 
 
+def test_a_run_of_another_host_is_shown_and_not_stopped(browser: TestClient, folder: Path):
+    """The number of its process may be that of anybody's here."""
+    run = record(folder / "shared", status="running")
+    with subprocess.Popen(["sleep", "60"]) as stranger, OutputLock(run):
+        (run / ".lock").write_text(json.dumps({"pid": stranger.pid, "host": "elsewhere"}), encoding="utf-8")
+        assert state(browser, "shared")["status"] == "running"
+        answer = browser.post("/runs/stop", json={"run": "shared"})
+        assert answer.status_code == 409 and "it is on elsewhere" in answer.text
+        assert stranger.poll() is None
+        stranger.kill()
+
+
 def test_links_out_of_the_folder_are_not_read(browser: TestClient, folder: Path):
     outside = record(folder.parent / "outside", status="finished")
     (folder / "linked").symlink_to(outside)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -108,21 +110,34 @@ def state(folder: Path, record: dict[str, Any], damaged: bool) -> tuple[str, lis
 
 
 def process(folder: Path) -> int | None:
-    """Return the process that has the lock of the folder; None where nobody has.
+    """Return the process that has the lock of the folder, here or on another host; None where nobody has.
 
     The lock names its holder, who is asked for first: a lock that is tried for a moment could refuse a run that begins just then.
     """
-    path = folder / OutputLock.NAME
     try:
-        pid = json.loads(end_of(path, 1000) or b"{}")["pid"]
+        pid = _holder(folder)["pid"]
         if type(pid) is not int or pid <= 1:  # what is 0 or below names many processes
             return None
-        os.kill(pid, 0)
+        if not elsewhere(folder):
+            os.kill(pid, 0)
     except PermissionError:
         pass  # it is somebody else's
-    except (ValueError, LookupError, TypeError, OSError, RecursionError):
+    except (LookupError, OSError):
         return None
-    return pid if locked(path) else None
+    return pid if locked(folder / OutputLock.NAME) else None
+
+
+def elsewhere(folder: Path) -> str:
+    """Return the host whose process has the lock of a folder, where it is not this one: here its number means another."""
+    host = _holder(folder).get("host", "")
+    return "" if host in ("", platform.node()[:80]) else printable(str(host), 80)
+
+
+def _holder(folder: Path) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        found = json.loads(end_of(folder / OutputLock.NAME, 1000) or b"{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def curves(folder: Path) -> dict[str, list[list[float]]]:

@@ -42,9 +42,12 @@ def build(config: Runs, site: Site) -> Page:
         return site.render(request, "gym_webui/run.html", run=site.shown(place), recipe=text)
 
     def stop(body: Asked) -> Any:
-        pid = run_files.process(folder(body))
+        place = folder(body)
+        pid = run_files.process(place)
         if pid is None:
             raise HTTPProblem(409, "the run is not under way", "run", code="not_running")
+        if host := run_files.elsewhere(place):
+            raise HTTPProblem(409, f"it cannot be stopped from here: it is on {host}", "run", code="not_ours")
         try:
             os.kill(pid, signal.SIGTERM)  # it writes a checkpoint, and ends
         except OSError as error:
