@@ -13,7 +13,7 @@ from gym_testkit import families
 from gym_torch.attention.segment_attention import NAME, NO_MASK, segment_attention
 from gym_torch.model.layout_support import layout_support_of
 from gym_torch.model.parameter_groups import groups_of
-from gym_torch.model.tasks import probe
+from gym_torch.model.tasks import answers, probe
 from gym_torch.packing import ALONE, PACKED, PADDED, Layout
 from gym_torch.segment_spans import Spans
 
@@ -57,6 +57,17 @@ def test_an_optimizer_is_told_each_parameter_once(name: str) -> None:
     model = families.build(name)
     told = [weight for group in groups_of(model) for _, weight in group["params"]]
     assert len(told) == len(set(told)) and set(told) == set(model.parameters())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "mamba2", "qwen3_next", "gemma3_text"])
+def test_weights_in_bf16_answer_in_fp32_as_if_they_were_in_fp32(name: str) -> None:
+    """Also where the code of a family casts what it computes to the precision of a weight."""
+    model = families.build(name).bfloat16()
+    tokens = torch.tensor([[5, 9, 30, 7, 11, 6, 21, 4]])
+    found = answers(lambda asked, given: asked(given, use_cache=False).logits, model, tokens)
+    with torch.no_grad():
+        wanted = model.float()(tokens, use_cache=False).logits
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["codegen", "rwkv"])

@@ -32,6 +32,7 @@ PAGEOUT = 21
 DONTNEED = 4  #: MADV_DONTNEED: drop pages; of a private mapping it would lose what was changed
 CHUNK = 2**22  #: numbers of a weight that are raised to fp32 at a time
 LOW = (torch.bfloat16, torch.float16)
+CASTS = (torch.Tensor.to, torch.Tensor.type_as)  #: with which code of models has inputs follow the precision of a weight
 
 
 def load(
@@ -119,8 +120,11 @@ class Raised(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute in fp32 what mixes it with a lower precision."""
+        """Compute in fp32 what mixes it with a lower precision, and leave in fp32 what would follow a weight in that."""
         given = dict(kwargs or {})
+        if func in CASTS and args[0].dtype == torch.float32:
+            found = func(*args, **given)
+            return args[0].to(found.device) if found.dtype in LOW else found
         if func is functional.embedding:
             found = func(*args, **given)
             release(_weight(args, given))
