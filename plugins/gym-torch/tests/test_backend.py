@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from gym_core import GymError, RecipeError
+from gym_testkit import families
 from gym_torch import Transformers
 from gym_torch.model import mapped_weights
 from gym_torch.model.loading import LoadedModel, load_frozen
@@ -215,6 +216,21 @@ def test_dtype_follows_precision(copy: Path, tmp_path: Path) -> None:
     assert load(copy, tmp_path / "c", precision="auto", dtype="bf16").precision == "bf16"
     with pytest.raises(GymError, match="bf16"):
         load(copy, tmp_path / "d", dtype="bf16")
+
+
+@pytest.mark.parametrize(("held", "embedded"), [(torch.float16, torch.float16), (torch.bfloat16, torch.float32)])
+def test_norms_take_what_is_in_another_precision(tmp_path: Path, held: torch.dtype, embedded: torch.dtype) -> None:
+    """A model in fp16 whose products are in bf16, and one in bf16 whose embeddings train."""
+    whole = families.build("gpt_neox")
+    whole.to(held).save_pretrained(tmp_path / "model")
+    model = load(tmp_path / "model", tmp_path / "run", precision="bf16").model.eval()
+    model.get_input_embeddings().to(embedded)
+    tokens = torch.tensor([[5, 9, 30, 7, 11]])
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(input_ids=tokens, use_cache=False).logits.float()
+        wanted = whole.float()(input_ids=tokens, use_cache=False).logits
+    assert float((found - wanted).norm() / wanted.norm()) < 2e-2
 
 
 def test_auto_precision_is_tried_once_and_kept_by_the_run(

@@ -17,7 +17,7 @@ from gym_torch.console import say
 from gym_torch.kernels import precision_probe
 from gym_torch.kinds import Adapter, LoadTimeQuantizer, part
 from gym_torch.memory.memory_meter import Meter
-from gym_torch.model import fp8_products, rope_scaling
+from gym_torch.model import fp8_products, layer_norms, rope_scaling
 from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.layout_support import LayoutSupport, layout_support_of
 from gym_torch.model.read_weights import read_model, said
@@ -185,6 +185,7 @@ def _weights(
     if config.resizes_vocabulary() or not grows:
         check_vocabulary(model, path, config.own_folder(), config.resizes_vocabulary(), seed)
     rope_scaling.steady(model)
+    layer_norms.take_any_precision(model)
     return model
 
 
