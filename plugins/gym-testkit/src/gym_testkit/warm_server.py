@@ -96,8 +96,10 @@ class Server:
     def _prepare(self) -> None:
         """Import everything before the first fork: a server that nobody asks costs next to nothing."""
         if not self.prepared:
+            gc.disable()  # nothing of a million objects is garbage yet
             preload(self.light)
             gc.freeze()  # what is shared stays shared
+            gc.enable()
             self.prepared = True
 
     def _read(self, connection: socket.socket) -> dict[str, Any] | None:
