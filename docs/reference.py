@@ -27,11 +27,12 @@ from gym_core.train import Train
 from gym_data.kinds import DataAlgorithm, Rows
 from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_deltasoup.merging.updates import Chunk, Updates
+from gym_dialect import Choice, Key
+from gym_dialect.markdown import markdown
 from gym_export.format import Format, Loaded
 from gym_export.kinds import CertifiedExporter
-from gym_llamafactory.markdown import markdown
 from gym_llamafactory.stated import STATED
-from gym_llamafactory.table import Choice, Key
+from gym_llamafactory.tracking import markdown as tracked
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Sampling, ServedModel, TokenLogprob
@@ -236,7 +237,7 @@ def llamafactory() -> str:
         "What becomes of each key. How such files are read, how much of it works, and what differs:",
     ]
     lines += ["[gym-llamafactory](../plugins/gym-llamafactory/README.md).", ""]
-    return "\n".join([*lines, *markdown(choices, keys, STATED), ""])
+    return "\n".join([*lines, *markdown(choices, keys, STATED, tracked()), ""])
 
 
 def glossary() -> str:

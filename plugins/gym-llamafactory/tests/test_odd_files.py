@@ -76,7 +76,7 @@ def test_what_is_left_standing_says_nothing(capsys: pytest.CaptureFixture[str]) 
     assert load_recipe(KEYS | {"lora_rank": 8, "lora_target": "all"}).fingerprint() == plain.fingerprint()
     assert "lora_rank: says nothing beside `adapter: full`" in capsys.readouterr().err
     assert load_recipe(KEYS | {"buffer_size": 5, "plot_loss": False}).fingerprint() == plain.fingerprint()
-    without = dict.fromkeys(translation.known() - KEYS.keys() - {"enable_thinking"})
+    without = dict.fromkeys(translation.DIALECT.known() - KEYS.keys() - {"enable_thinking"})
     assert load_recipe(KEYS | without).fingerprint() == plain.fingerprint()
 
 

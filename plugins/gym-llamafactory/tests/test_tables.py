@@ -13,8 +13,9 @@ from gym_core.dialect import chosen_names
 from gym_core.loading import load_component
 from gym_core.sections import SECTION_OF, SLOTS, Findings
 from gym_core.train import Train
-from gym_llamafactory import table
+from gym_dialect import Key, table
 from gym_llamafactory.stated import STATED
+from gym_llamafactory.table import KIND
 from gym_llamafactory.tracking import KEYS as TRACKED
 from gym_llamafactory.translation import HOLDING, TOP, translate
 from gym_testkit.metadata_files import installed_in, write_distribution
@@ -31,7 +32,7 @@ def problems(key: str, value: object) -> list[tuple[str, str]]:
 
 def test_a_stated_key_is_taken_or_refused_with_what_to_do() -> None:
     names = chosen_names(translate(BASE, Findings()))
-    options = {row.key for row in table.installed().filling(names)} | {*table.installed().choosing()}
+    options = {row.key for row in table.installed(KIND).filling(names)} | {*table.installed(KIND).choosing()}
     assert not options & STATED.keys(), "it fills an option of such a file, or chooses, too"
     for key, stated in STATED.items():
         for value in stated.values or (True, "any"):
@@ -45,7 +46,7 @@ def test_a_stated_key_is_taken_or_refused_with_what_to_do() -> None:
 
 def test_every_key_of_theirs_is_accounted_for() -> None:
     """`record_keys.py` wrote their names down: 268 of LLaMA-Factory itself, 149 of transformers."""
-    rows = table.installed()
+    rows = table.installed(KIND)
     known = {*TOP, *HOLDING, *TRACKED, *STATED, *rows.choosing(), *Train.model_fields}
     known |= {key for row in rows.keys for key in (row.key, *row.together.split())}
     recorded = [line.partition(": ") for line in (Path(__file__).parent / "keys.txt").read_text().splitlines()]
@@ -57,7 +58,8 @@ def test_every_key_of_theirs_is_accounted_for() -> None:
 
 STRANGER = '''
 from gym_adapters import LoRA
-from gym_llamafactory import Choice, Key, Keys
+from gym_dialect import Choice, Key
+from gym_llamafactory import Keys
 
 class Mine(LoRA):
     """An adapter."""
@@ -73,21 +75,21 @@ def component(section: str, name: str) -> type[Config]:
     return Train if section == "train" else load_component(SLOTS[section].kind, name)[1]
 
 
-@pytest.mark.parametrize("row", table.installed().keys, ids=lambda row: f"{row.key}-{row.option}")
-def test_every_row_leads_to_an_option(row: table.Key) -> None:
+@pytest.mark.parametrize("row", table.installed(KIND).keys, ids=lambda row: f"{row.key}-{row.option}")
+def test_every_row_leads_to_an_option(row: Key) -> None:
     names = row.of.split() or [row.section]
     for name in names:
         assert row.name in component(row.section, name).model_fields, f"{row.section} `{name}` has no `{row.name}`"
 
 
 def test_every_choice_leads_to_a_component() -> None:
-    for rows in table.installed().choosing().values():
+    for rows in table.installed(KIND).choosing().values():
         for _, row in rows:
             assert row.section in SECTION_OF.values()
             for name in {*row.names.values(), row.default} - {""}:
                 component(row.section, name)
             keys = {other for names in row.yields.values() for other in names.split()}
-            assert keys <= table.installed().choosing().keys(), "a key that it yields to chooses nothing"
+            assert keys <= table.installed(KIND).choosing().keys(), "a key that it yields to chooses nothing"
             assert not set(row.refused) & set(row.names)
 
 

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from gym_core.lazy import lazily
 
-__all__, __getattr__, __dir__ = lazily(__name__, {"gym_llamafactory.table": "Choice Key Keys"})
+__all__, __getattr__, __dir__ = lazily(__name__, {"gym_llamafactory.table": "Keys"})

@@ -63,3 +63,12 @@ def _trackers(flat: dict[str, Any], found: Findings) -> list[dict[str, Any]]:
 def _told(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     said = {of[name]: given[key] for key, of in OPTIONS.items() if name in of and given.get(key) is not None}
     return {"name": name, **USUAL[name], **said}
+
+
+def markdown() -> list[str]:
+    """Return the lines of the table of these keys."""
+    lines = ["", "## Keys of callbacks", "", "`report_to` and `use_swanlab` name callbacks of gym-track.", ""]
+    lines += ["| Key | Option | Of |", "|---|---|---|"]
+    for name, options in OPTIONS.items():
+        lines += [f"| `{name}` | `{option}` | `{tracker}` |" for tracker, option in options.items()]
+    return [*lines, f"| `{STOPPING}` | `patience` | `early_stopping` |"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.keys.convert import only, or_unset, unread
-from gym_llamafactory.table import Choice, Key, Keys
+from gym_dialect import Choice, Key
+from gym_dialect.convert import only, or_unset, unread
+from gym_llamafactory.table import Keys
 
 _SAVING = "lora dora rslora pissa olora lora_ga eva loftq adalora"
 _LORA = f"{_SAVING} longlora"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.keys.convert import only
+from gym_dialect import Choice, Key
+from gym_dialect.convert import only
 from gym_llamafactory.keys.quantization import quantizer
 from gym_llamafactory.keys.run import PPO_EPOCHS
-from gym_llamafactory.table import Choice, Key, Keys
+from gym_llamafactory.table import Keys
 
 _REFERENCED = (
     "dpo apo_down apo_zero bco bco_pair cdpo discopop dpo_norm exo hinge ipo kto ld_dpo mpo nca robust_dpo sppo "

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gym_core.component import load_object
-from gym_llamafactory.keys.convert import names, note, numbers, unread
+from gym_dialect import Key
+from gym_dialect.convert import names, note, numbers, unread
 from gym_llamafactory.stated.numbers import COUNTED, JOINED
-from gym_llamafactory.table import Key, Keys
+from gym_llamafactory.table import Keys
 
 _OF = "dataset"
 

@@ -10,8 +10,9 @@ import yaml
 
 from gym_core.discovery import catalogue, installed
 from gym_core.files import expanded
-from gym_llamafactory.keys.convert import names, note
-from gym_llamafactory.table import Key, Keys
+from gym_dialect import Key
+from gym_dialect.convert import names, note
+from gym_llamafactory.table import Keys
 
 _OF = "transformers"
 _ATTENTION = {"auto": "auto", "sdpa": "sdpa", "disabled": "eager", "fa2": "auto", "fa3": "auto"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.keys.convert import if_it_says, only, unread
-from gym_llamafactory.table import Choice, Key, Keys
+from gym_dialect import Choice, Key
+from gym_dialect.convert import if_it_says, only, unread
+from gym_llamafactory.table import Keys
 
 _AS_ADAM = (
     "adamw adamw_8bit paged_adamw_8bit adam_mini badam fira lisa lora_plus lora_pro q_galore schedule_free_adamw soap"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gym_llamafactory.keys.convert import note
-from gym_llamafactory.table import Choice, Key, Keys
+from gym_dialect import Choice, Key
+from gym_dialect.convert import note
+from gym_llamafactory.table import Keys
 
 #: Entries of a DeepSpeed file that say what keys beside it say, by those keys.
 _BESIDE = {

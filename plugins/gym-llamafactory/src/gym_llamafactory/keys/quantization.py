@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.table import Key, Keys
+from gym_dialect import Key
+from gym_llamafactory.table import Keys
 
 _OF = "transformers"
 _BITSANDBYTES = {4: "bnb_4bit", 8: "bnb_8bit"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gym_llamafactory.keys.convert import NOT, note, number, positive, unread
-from gym_llamafactory.table import Key, Keys
+from gym_dialect import Key
+from gym_dialect.convert import NOT, note, number, positive, switched, unread
+from gym_llamafactory.table import Keys
 
 KEEP_ALL = 1_000_000  #: checkpoints; more than any run writes
 _SAVED, EPOCHS = 500, 3.0  #: what `save_steps` and `num_train_epochs` mean by being left out
@@ -178,13 +179,6 @@ def greater(value: Any, metric_for_best_model: Any = None) -> Any:
     if metric_for_best_model is None and value:
         raise ValueError("alone it says of the loss that more is better: set `metric_for_best_model` too")
     return None if metric_for_best_model is None else value
-
-
-def switched(value: Any) -> bool:
-    """Take a boolean. Raises ValueError for anything else."""
-    if not isinstance(value, bool):
-        raise ValueError(f"is true or false, not `{value}`")
-    return value
 
 
 def mixed(value: Any) -> str:

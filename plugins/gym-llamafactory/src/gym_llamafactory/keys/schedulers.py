@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_llamafactory.keys.convert import only, refused
-from gym_llamafactory.table import Choice, Key, Keys
+from gym_dialect import Choice, Key
+from gym_dialect.convert import only, refused
+from gym_llamafactory.table import Keys
 
 RATE = 5e-5  #: what a file means that leaves `learning_rate` out
 _DECAYS = {"cosine": "cosine", "linear": "linear", "1-sqrt": "sqrt"}

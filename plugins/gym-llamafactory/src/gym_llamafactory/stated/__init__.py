@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gym_dialect.stated import Stated
 from gym_llamafactory.stated.devices import DEVICES
-from gym_llamafactory.stated.entry import Stated
 from gym_llamafactory.stated.media import MEDIA
 from gym_llamafactory.stated.numbers import NUMBERS
 from gym_llamafactory.stated.unread import UNREAD

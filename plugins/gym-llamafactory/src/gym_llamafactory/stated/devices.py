@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.stated.entry import OFF, Stated, refused
+from gym_dialect.stated import OFF, Stated, refused
 
 _PACKAGE = "is done by a package that is not used here"
 _ONE = (1, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.stated.entry import OFF, Stated, refused, unread
+from gym_dialect.stated import OFF, Stated, refused, unread
 
 _CUT, _FIX = "would cut images up, which is not done here", "leave it out"
 _VIDEO = "no video or audio is read: rows that have any are left out, and counted"

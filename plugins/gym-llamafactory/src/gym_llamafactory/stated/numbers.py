@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.stated.entry import OFF, Stated, refused
+from gym_dialect.stated import OFF, Stated, refused
 
 #: Why samples that are joined to rows of `cutoff_len` tokens are no option.
 JOINED = "would have a batch count rows of cutoff_len tokens; here it counts samples, which share rows anyway"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gym_llamafactory.stated.entry import Stated, unread
+from gym_dialect.stated import Stated, unread
 
 _BY_REASON = {
     "how an evaluation is cut up; its loss is the same": "prediction_loss_only eval_accumulation_steps eval_do_concat_batches "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gym_dialect.stated import OFF, Stated, refused, unread
 from gym_llamafactory.keys.run import KEEP_ALL
-from gym_llamafactory.stated.entry import OFF, Stated, refused, unread
 
 ALIKE = frozenset(
     ("output_dir", "cutoff_len", "learning_rate", "num_train_epochs", "max_steps", "max_grad_norm", "bf16", "save_steps",

@@ -8,8 +8,8 @@ from typing import Any
 
 from gym_core.dialect import mapping_of, parted
 from gym_core.sections import Findings
+from gym_dialect.convert import note
 from gym_llamafactory import translation
-from gym_llamafactory.keys.convert import note
 from gym_llamafactory.keys.run import EPOCHS, KEEP_ALL
 from gym_llamafactory.v1 import keys, plugin_sections
 from gym_llamafactory.v1.datasets import sources
@@ -34,7 +34,7 @@ def translate(data: Mapping[str, Any], found: Findings) -> dict[str, Any]:
             told.problem(key, stated.why, stated.fix)
         elif stated.note and value not in (None, False, 1):
             note(f"{key}: {stated.note}")
-    for key in sorted(flat.keys() & translation.known()):
+    for key in sorted(flat.keys() & translation.DIALECT.known()):
         del flat[key]
         told.problem(key, "is of files with `model_name_or_path`", "leave it out, or write the file in those keys")
     if "algorithm" not in sections:

@@ -1,4 +1,4 @@
-"""What a key may say that chooses nothing and fills no option."""
+"""Keys that choose nothing and fill no option: what they may say, and what is to be said of any other value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values of LLaMA-Factory become those of options. Each raises ValueError that says why not; None sets nothing."""
+"""How values of a dialect become those of options. Each raises ValueError that says why not; None sets nothing."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ def only(*meant: Any) -> Callable[[Any], None]:
 def if_it_says(meant: str) -> Callable[[Any], bool | None]:
     """Return a conversion that is true for one value, and leaves the option as it is for all others."""
     return lambda value: True if str(value).lower() == meant else None
+
+
+def switched(value: Any) -> bool:
+    """Take a boolean. Raises ValueError for anything else."""
+    if not isinstance(value, bool):
+        raise ValueError(f"is true or false, not `{value}`")
+    return value
 
 
 def entry(name: str, section: str) -> Callable[[Any], Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gym_llamafactory.stated import Stated
-from gym_llamafactory.table import Choice, Key
-from gym_llamafactory.tracking import OPTIONS, STOPPING
+from gym_dialect.stated import Stated
+from gym_dialect.table import Choice, Key
 
 
-def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str, Stated]) -> list[str]:
-    """Return the lines of the tables: keys that choose a component, that fill an option, that are refused, that count nowhere."""
+def markdown(
+    choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str, Stated], further: Iterable[str] = ()
+) -> list[str]:
+    """Return the lines of the tables: keys that choose a component, that fill an option, that are refused, that count nowhere.
+
+    `further` are lines of a section of its own, behind those that fill an option.
+    """
     lines = ["## Keys that choose a component", "", "| Key | Value | Means |", "|---|---|---|"]
     for row in sorted(choices, key=lambda row: row.key):
         named: dict[str, list[str]] = {}
@@ -41,11 +45,7 @@ def markdown(choices: Iterable[Choice], keys: Iterable[Key], stated: Mapping[str
         lines += [f"| {said} | `{key.option}` | {of} | {left} | {by} |"]
         beside = f"with `{key.key}`" if key.key else ""
         lines += [f"| `{more}` | `{key.option}` | {of} |  | {beside} |" for more in key.together.split()]
-    lines += ["", "## Keys of callbacks", "", "`report_to` and `use_swanlab` name callbacks of gym-track.", ""]
-    lines += ["| Key | Option | Of |", "|---|---|---|"]
-    for name, options in OPTIONS.items():
-        lines += [f"| `{name}` | `{option}` | `{tracker}` |" for tracker, option in options.items()]
-    lines += [f"| `{STOPPING}` | `patience` | `early_stopping` |"]
+    lines += further
     lines += [
         "",
         "## Keys that may say what is done anyway",
