@@ -6,7 +6,7 @@ Run with `nox -s reference`; a test fails when what is written is not what the c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,9 @@ import yaml
 from absent_names import ABSENT, ELSEWHERE
 from tree import ROOT, added_kinds, components, declarations, paper, points, projects, table
 
+from gym_axolotl import stated as axolotl_stated
+from gym_axolotl.datasets.markdown import markdown as of_datasets
+from gym_axolotl.tracking import markdown as axolotl_callbacks
 from gym_core import Artifact, Run
 from gym_core.component import Component, load_object
 from gym_core.discovery import PREFIX
@@ -27,12 +30,12 @@ from gym_core.train import Train
 from gym_data.kinds import DataAlgorithm, Rows
 from gym_deltasoup.merging.rule import MergeRule, Plan
 from gym_deltasoup.merging.updates import Chunk, Updates
-from gym_dialect import Choice, Key
+from gym_dialect import Choice, Key, Stated
 from gym_dialect.markdown import markdown
 from gym_export.format import Format, Loaded
 from gym_export.kinds import CertifiedExporter
-from gym_llamafactory.stated import STATED
-from gym_llamafactory.tracking import markdown as tracked
+from gym_llamafactory import stated as llamafactory_stated
+from gym_llamafactory.tracking import markdown as llamafactory_callbacks
 from gym_rewards.reward import Logging, RewardInput, Score, Selective
 from gym_rl.rollout_engine import RolloutEngine, RolloutRequest
 from gym_serve.contract import Engine, Limits, ModelSource, Piece, Request, Sampling, ServedModel, TokenLogprob
@@ -224,20 +227,33 @@ def options() -> str:
     return "\n".join([*lines, ""])
 
 
-def llamafactory() -> str:
-    """Return docs/llamafactory.md: every key with what it becomes."""
+def dialect(title: str, package: str, kind: str, stated: Mapping[str, Stated], further: Iterable[str]) -> str:
+    """Return the page of a dialect: every key with what it becomes."""
     choices: list[Choice] = []
     keys: list[Key] = []
-    for value in points("llamafactory_keys").values():
+    for value in points(kind).values():
         own = load_object(value)
         choices, keys = [*choices, *own.choices], [*keys, *own.keys]
     lines = [
-        "# LLaMA-Factory's keys",
+        f"# {title}'s keys",
         "",
         "What becomes of each key. How such files are read, how much of it works, and what differs:",
     ]
-    lines += ["[gym-llamafactory](../plugins/gym-llamafactory/README.md).", ""]
-    return "\n".join([*lines, *markdown(choices, keys, STATED, tracked()), ""])
+    lines += [f"[{package}](../plugins/{package}/README.md).", ""]
+    return "\n".join([*lines, *markdown(choices, keys, stated, further), ""])
+
+
+def llamafactory() -> str:
+    """Return docs/llamafactory.md."""
+    return dialect(
+        "LLaMA-Factory", "gym-llamafactory", "llamafactory_keys", llamafactory_stated.STATED, llamafactory_callbacks()
+    )
+
+
+def axolotl() -> str:
+    """Return docs/axolotl.md."""
+    further = [*of_datasets(), *axolotl_callbacks()]
+    return dialect("Axolotl", "gym-axolotl", "axolotl_keys", axolotl_stated.STATED, further)
 
 
 def glossary() -> str:
@@ -291,6 +307,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs/options.md": options,
     ROOT / "docs/glossary.md": glossary,
     ROOT / "docs/llamafactory.md": llamafactory,
+    ROOT / "docs/axolotl.md": axolotl,
     ROOT / "gym-core/src/gym_core/catalogue.txt": catalogue,
 }
 

@@ -86,6 +86,8 @@ class Segmented(Row):
     """Texts in a row as the model reads them, without a template."""
 
     parts: tuple[tuple[str, bool], ...]  #: texts, and whether each is learnt
+    begun: bool = False  #: whether the token that begins a text stands before them, where the tokenizer puts one
+    ended: bool = False  #: whether the token that ends a text follows; learnt as the last of them is
 
 
 @dataclass(frozen=True)

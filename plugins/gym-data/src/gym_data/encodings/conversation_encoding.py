@@ -100,8 +100,7 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
                 piece = of_segments(record, record.row, tokenizer, reader)
                 yield from cut(replace(piece, about=told_of or None), reader)
             elif isinstance(record.row, JudgedText):
-                whole_text = Segmented(((record.row.text, True),))
-                piece = of_segments(record, whole_text, tokenizer, reader, tokenizer.document_start)
+                piece = of_segments(record, Segmented(((record.row.text, True),), begun=True), tokenizer, reader)
                 judged = {"desirable": record.row.desirable, **told_of}
                 yield from cut(replace(piece, about=judged, remarks=record.row.remarks), reader)
         owners: list[tuple[Record, int, Mapping[str, Any] | None]] = []
@@ -270,23 +269,23 @@ def cut(piece: Piece, reader: Reader, images: ImageReader | None = None) -> Iter
         tally.dropped[NOTHING] += 1
 
 
-def of_segments(
-    record: Record, row: Segmented, tokenizer: Tokenizer, reader: Reader, begin: Sequence[int] | None = None
-) -> Piece:
-    """Return the sequence of a row that says itself which of its texts are learnt; each is encoded by itself.
-
-    `begin` is what a document begins with, unless it says so itself; no document need be closed.
-    """
+def of_segments(record: Record, row: Segmented, tokenizer: Tokenizer, reader: Reader) -> Piece:
+    """Return the sequence of a row that says itself which of its texts are learnt; each is encoded by itself."""
     everything, tally = reader.config.train_on == "all", reader.tallies[record.source]
     tally.spelt += any(tokenizer.splits(text) for text, _ in row.parts)
     encoded = tokenizer.encode_batch([text for text, _ in row.parts])
-    if begin and encoded[0][:1] != begin:
+    begin = tokenizer.document_start if row.begun else []
+    if encoded[0][: len(begin)] != begin:
         encoded[0] = [*begin, *encoded[0]]
+    end = [] if tokenizer.eos_id is None or not row.ended else [tokenizer.eos_id]
+    if encoded[-1][-1:] != end:
+        encoded[-1] = [*encoded[-1], *end]
     tokens = np.asarray([token for ids in encoded for token in ids], dtype=np.int32)
     learnt = [learnt or everything for _, learnt in row.parts]
     trained = np.repeat(learnt, [len(ids) for ids in encoded])
     trained[:1] = False  # nothing comes before it
-    tally.unclosed += begin is None and not tokenizer.closes(tokens, trained)
+    document = row.begun and not row.ended  # need not be closed
+    tally.unclosed += not document and not tokenizer.closes(tokens, trained)
     return Piece(tokens, trained, record.source, record.number, 0, record.times, record.key)
 
 

@@ -1,0 +1,1 @@
+"""The tables: keys of axolotl by what they are about."""

@@ -1,0 +1,80 @@
+"""`adapter`, and the keys of LoRA."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gym_axolotl.table import Keys
+from gym_dialect import Choice, Key
+
+_LORA = "lora dora rslora pissa olora eva loftq"
+_TARGETED = f"{_LORA} expert_lora"
+_NARROWER = "peft_use_dora peft_use_rslora peft_init_lora_weights peft.loftq_config lora_target_parameters"
+_USUAL = ("q_proj", "v_proj")  #: what peft adapts in most families where a file names nothing
+#: A pattern that means layers of the language model, by the last parts of their names: `(q|k)_proj` or `q_proj`.
+_PATTERN = re.compile(r"(?:model\.)?language_model\.(?:model\.)?layers\.(?:.*\.)?([\w|()]+)")
+_ALTERNATIVES = re.compile(r"(\w*)\(([\w|]+)\)(\w*)")
+
+
+def targets(value: Any, lora_target_linear: Any = None) -> Any:
+    """Return the layers that are named; None where `lora_target_linear` means all. Raises ValueError for other patterns.
+
+    Without either they are those that peft adapts in most families.
+    """
+    if lora_target_linear is True:
+        return None
+    if isinstance(value, list | tuple):
+        return list(value) or list(_USUAL)
+    if not re.search(r"[()|*+\[\]\\?]", str(value)):
+        return str(value).replace("all-linear", "all")
+    found = _PATTERN.fullmatch(str(value).replace(r"[\d]+", "0").replace(r"\.", "."))
+    if not found:
+        raise ValueError(
+            "is a pattern: list the names of layers, such as [q_proj, v_proj], or set `lora_target_linear: true`"
+        )
+    parts = _ALTERNATIVES.fullmatch(found[1])
+    return [f"{parts[1]}{name}{parts[3]}" for name in parts[2].split("|")] if parts else [found[1]]
+
+
+def rank(value: Any) -> Any:
+    """Return LoftQ's bits."""
+    return dict(value).get("loftq_bits", 4)
+
+
+class AdapterKeys(Keys):
+    """Keys that say what is trained."""
+
+    choices = (
+        Choice(
+            "adapter",
+            "adapter",
+            {"lora": "lora", "qlora": "lora"},
+            default="full",
+            yields={"lora": _NARROWER, "qlora": _NARROWER},
+            refused={"llama-adapter": "adapter: lora", "oft": "the section `adapter: oft`"},
+        ),
+        Choice("peft_use_dora", "adapter", {"true": "dora"}),
+        Choice("peft_use_rslora", "adapter", {"true": "rslora"}),
+        Choice("peft.loftq_config", "adapter", {"*": "loftq", "false": ""}),
+        Choice("lora_target_parameters", "adapter", {"*": "expert_lora", "false": ""}),
+        Choice(
+            "peft_init_lora_weights",
+            "adapter",
+            {"eva": "eva", "olora": "olora", "pissa": "pissa"},
+            refused={"gaussian": "it to true", "loftq": "`peft: {loftq_config: {loftq_bits: 4}}`"},
+            read=lambda value: "" if value is True else str(value),
+        ),
+    )
+    keys = (
+        Key("lora_r", "adapter.rank", _TARGETED),
+        Key("lora_alpha", "adapter.alpha", _TARGETED),
+        Key("lora_dropout", "adapter.dropout", _LORA),
+        Key("lora_target_linear", "adapter.target_modules", _TARGETED, {True: "all", False: None}),
+        Key("lora_target_modules", "adapter.target_modules", _LORA, targets, (), together="lora_target_linear"),
+        Key("lora_target_modules", "adapter.target_modules", "expert_lora", targets, together="lora_target_linear"),
+        Key("lora_target_parameters", "adapter.target_parameters", "expert_lora"),
+        Key("lora_modules_to_save", "adapter.modules_to_save", _TARGETED),
+        Key("lora_model_dir", "adapter.adapter_name_or_path", "lora rslora pissa olora eva"),
+        Key("peft.loftq_config", "adapter.bits", "loftq", rank),
+    )
