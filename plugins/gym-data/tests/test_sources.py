@@ -88,6 +88,8 @@ def test_what_a_table_fills_objects_up_with_is_not_learnt(monkeypatch, tmp_path)
     wanted = [*rows, {"messages": None, "labels": None}]
     assert rows_of(tmp_path / "a.parquet") == rows_of(tmp_path / "a.arrow") == wanted
     assert list(Hub(path=str(tmp_path / "hub")).build().rows()) == wanted
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "hub" / "b.parquet")
+    assert list(Hub(path=str(tmp_path / "hub"), files=("a.parquet",)).build().rows()) == wanted
     (tmp_path / "a.json").write_text(json.dumps([{"given": {"city": None}}]))
     assert rows_of(tmp_path / "a.json") == [{"given": {"city": None}}]
 

@@ -111,6 +111,8 @@ def test_layers_that_compute_again_change_nothing() -> None:
 def test_it_is_off_unless_the_recipe_or_the_configuration_says_so() -> None:
     model = mixture()
     assert balance_of(model, None) is None
+    own = balance_of(model, "own")
+    assert own is not None and own.coefficient == model.config.router_aux_loss_coef
     model.config.output_router_logits = True
     found = balance_of(model, None)
     assert found is not None and found.coefficient == model.config.router_aux_loss_coef

@@ -80,9 +80,9 @@ class Transformers(TorchBackend):
     leaves gradients of weights in bf16 (`gw_hp`). For GPUs that have it; faster and less exact than bf16, and never `auto`."""
     rope_scaling: RopeType | RopeScaling | None = None
     """Scale rotary positions, for longer texts than the model was trained on; a bare word is the type. The result carries it."""
-    router_aux_loss_coef: Annotated[float | None, Field(ge=0)] = None
+    router_aux_loss_coef: Annotated[float, Field(ge=0)] | Literal["own"] | None = None
     """What the load-balancing loss of a mixture of experts counts in training; by default as its `config.json` says, which has
-    none without `output_router_logits: true`."""
+    none without `output_router_logits: true`; `own` is the coefficient that stands there, asked for or not."""
     resize_vocab: bool = False
     """Whether to add embeddings where the tokenizer has more tokens than the model. Beside an adapter, embeddings and head train
     whole then, unless its `modules_to_save` names others."""

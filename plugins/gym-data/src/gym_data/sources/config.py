@@ -47,6 +47,8 @@ class Hub(Source):
     """Configuration of the dataset."""
     split: str = "train"
     """Split of the dataset."""
+    files: tuple[str, ...] = ()
+    """Files inside the repository, such as `data/part-1.jsonl`; without them, those that the dataset names."""
     folder: str | None = None
     """Folder inside the repository."""
     revision: str | None = None

@@ -33,6 +33,7 @@ class HubRows:
                 name=config.subset,
                 split=config.split,
                 data_dir=config.folder,
+                data_files=list(config.files) or None,
                 revision=config.revision,
                 streaming=config.streaming,
             )

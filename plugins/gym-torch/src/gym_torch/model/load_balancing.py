@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -87,20 +87,22 @@ class LoadBalancing:
         return float(self.loss().detach())
 
 
-def wanted(model: PreTrainedModel, asked: float | None) -> bool:
+def wanted(model: PreTrainedModel, asked: float | Literal["own"] | None) -> bool:
     """Return whether the experts of a model are to be balanced: it is `asked`, a coefficient, or its configuration says so."""
     return asked is not None or bool(model.config.get_text_config().to_dict().get("output_router_logits"))
 
 
-def balance_of(model: PreTrainedModel, asked: float | None) -> LoadBalancing | None:
+def balance_of(model: PreTrainedModel, asked: float | Literal["own"] | None) -> LoadBalancing | None:
     """Return what balances the experts of a model where `asked`, a coefficient, or its configuration says so, else None.
+
+    `own` asks for the coefficient of its configuration.
 
     Raises GymError where it is asked for and transformers has no such loss for the family, or another one than is known here.
     """
     options = model.config.get_text_config().to_dict()
     if not wanted(model, asked):
         return None
-    coefficient = options.get("router_aux_loss_coef") if asked is None else asked
+    coefficient = options.get("router_aux_loss_coef") if asked is None or asked == "own" else asked
     recorder = (model._can_record_outputs or {}).get("router_logits")
     theirs = _theirs(model)
     if theirs is None and asked is None:

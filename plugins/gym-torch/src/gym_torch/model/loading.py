@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
@@ -47,7 +47,9 @@ class LoadedModel:
     layout: Layout = PADDED  #: how samples become batches that this model computes exactly
     compile: bool | str = False  #: whether to compile its layers: true, false or `auto`
     neftune_noise_alpha: float = 0.0  #: alpha of the noise on its embeddings in training
-    router_aux_loss_coef: float | None = None  #: of the load-balancing loss; None: as its configuration says
+    router_aux_loss_coef: float | Literal["own"] | None = (
+        None  #: of the load-balancing loss; None: as its configuration says
+    )
     grown: bool = False  #: whether embeddings may be added, which only some adapters hold
     described: Mapping[str, Any] = field(default_factory=dict)
     """What an adapter must say of it, to be opened on it again."""
