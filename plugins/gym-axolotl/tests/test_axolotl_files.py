@@ -360,6 +360,20 @@ def test_what_is_not_here_is_refused_by_name(keys: dict[str, Any], key: str, why
     assert any(problem.key == key and why in problem.why for problem in caught.value.problems), caught.value.problems
 
 
+def test_parts_of_the_model_and_its_experts() -> None:
+    base = {"base_model": "tiny", "datasets": [{"path": "a", "type": "alpaca"}], "learning_rate": 1e-4}
+    whole = load_recipe({**base, "unfrozen_parameters": ["^model.language_model.*", "^lm_head.*"]})
+    assert whole.fingerprint() == load_recipe(base).fingerprint(), "the language model trains anyway"
+    with pytest.raises(GymError, match="freeze"):
+        load_recipe({**base, "unfrozen_parameters": ["^lm_head.*", "model.layers.4[4-9]+.block_sparse_moe.gate"]})
+    for told, coefficient in (({}, "own"), ({"router_aux_loss_coef": 0.02}, 0.02)):
+        experts = load_recipe({**base, "model_config": {"output_router_logits": True, **told}})
+        assert experts.canonical()["model"]["router_aux_loss_coef"] == coefficient
+    files = [{"path": "a/b", "type": "completion", "field": "chapter", "data_files": ["x.jsonl.zst"]}]
+    (source,) = load_recipe({**base, "datasets": files}).canonical()["data"]["sources"]
+    assert source["files"] == ["x.jsonl.zst"] and source["read_as"] == {"name": "text", "text": "chapter"}
+
+
 def test_trackers_and_early_stopping() -> None:
     base = {"base_model": "tiny", "datasets": [{"path": "a", "type": "alpaca"}], "learning_rate": 1e-4}
     found = load_recipe(

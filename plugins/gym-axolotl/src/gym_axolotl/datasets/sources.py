@@ -38,9 +38,7 @@ def located(entry: Entry) -> list[dict[str, Any]]:
             raise Refused(key, "a file has none", "leave it out")
         names = [path] if not listed else [name if path in KINDS else str(place / name) for name in listed]
         return [{"name": "file", "path": name} for name in names]
-    if listed:
-        fix = f"run `hf download {path} --repo-type dataset --local-dir DIR`, and set `path: DIR`"
-        raise Refused("data_files", "single files of a dataset of the Hub are not read", fix)
-    told = {"subset": subset, "split": split, "revision": revision}
+    told: dict[str, Any] = {"subset": subset, "split": split, "revision": revision}
     told = {option: str(value) for option, value in told.items() if value is not None}
+    told |= {"files": [str(name) for name in listed]} if listed else {}
     return [{"name": "hub" if told else "named", "path": path, **told}]

@@ -13,7 +13,14 @@ _TARGETED = f"{_LORA} expert_lora"
 _NARROWER = "peft_use_dora peft_use_rslora peft_init_lora_weights peft.loftq_config lora_target_parameters"
 _USUAL = ("q_proj", "v_proj")  #: what peft adapts in most families where a file names nothing
 #: A pattern that means layers of the language model, by the last parts of their names: `(q|k)_proj` or `q_proj`.
-_PATTERN = re.compile(r"(?:model\.)?language_model\.(?:model\.)?layers\.(?:.*\.)?([\w|()]+)")
+_PATTERN = re.compile(
+    r"(?:model\.)?(?:(?:language|text)_model\.)?(?:model\.)?layers\.0\."
+    r"(?:\(_checkpoint_wrapped_module\.\)\?)?(?:\(?(?:mlp|cross_attn|self_attn)(?:\|(?:mlp|cross_attn|self_attn))*\)?\.)?([\w|()]+)"
+)
+#: Patterns of weights that are the language model, its embeddings and its head.
+_LANGUAGE = re.compile(
+    r"\^?((model\.)?language_model(\.model)?|lm_head|(model\.)?embed_tokens)(\.weight\$?|\.?\*|\.\*\$)?"
+)
 _ALTERNATIVES = re.compile(r"(\w*)\(([\w|]+)\)(\w*)")
 
 
@@ -28,13 +35,24 @@ def targets(value: Any, lora_target_linear: Any = None) -> Any:
         return list(value) or list(_USUAL)
     if not re.search(r"[()|*+\[\]\\?]", str(value)):
         return str(value).replace("all-linear", "all")
-    found = _PATTERN.fullmatch(str(value).replace(r"[\d]+", "0").replace(r"\.", "."))
+    found = _PATTERN.fullmatch(str(value).replace(r"[\d]+", "0").replace(r"\d+", "0").replace(r"\.", "."))
     if not found:
         raise ValueError(
             "is a pattern: list the names of layers, such as [q_proj, v_proj], or set `lora_target_linear: true`"
         )
     parts = _ALTERNATIVES.fullmatch(found[1])
     return [f"{parts[1]}{name}{parts[3]}" for name in parts[2].split("|")] if parts else [found[1]]
+
+
+def unfrozen(patterns: Any) -> None:
+    """Take patterns that mean the language model, which trains anyway. Raises ValueError for others."""
+    odd = [str(each) for each in patterns if not _LANGUAGE.fullmatch(str(each).replace(".*", "*"))]
+    whole = any("language_model" in str(each) for each in patterns)
+    if odd or not whole:
+        named = f"`{odd[0]}` names" if odd else "they name"
+        raise ValueError(
+            f"{named} some weights of the language model: set `adapter: {{name: freeze, trainable_layers: N}}`"
+        )
 
 
 def rank(value: Any) -> Any:
@@ -76,5 +94,6 @@ class AdapterKeys(Keys):
         Key("lora_target_parameters", "adapter.target_parameters", "expert_lora"),
         Key("lora_modules_to_save", "adapter.modules_to_save", _TARGETED),
         Key("lora_model_dir", "adapter.adapter_name_or_path", "lora rslora pissa olora eva"),
+        Key("unfrozen_parameters", "adapter.freeze_vision_tower", f"full {_LORA}", unfrozen),
         Key("peft.loftq_config", "adapter.bits", "loftq", rank),
     )

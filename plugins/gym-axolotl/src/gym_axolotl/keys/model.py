@@ -30,6 +30,7 @@ LIGER = (
     "liger_cross_entropy",
     "liger_swiglu",
 )
+_COEFFICIENT = "model_config.router_aux_loss_coef"
 _FLASH = ("flash_attention", "attn_implementation")
 #: Names of libraries of kernels by what a file says, and the module without which they are nothing.
 _MODULES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface", "liger": "liger_kernel"}
@@ -54,6 +55,12 @@ def packages(names: Any) -> None:
         last = str(name).rpartition(".")[2]
         if last not in ALIKE:
             raise ValueError(f"`{last}` is not here: {INSTEAD.get(last, 'leave it out')}")
+
+
+def balanced(on: Any, **more: Any) -> float | str | None:
+    """Return the coefficient of the load-balancing loss: the one that is given, or that of the model."""
+    given = more.get(_COEFFICIENT)
+    return (float(given) if given is not None else "own") if switched(on) else None
 
 
 def eight_bits(on: Any) -> str | None:
@@ -92,6 +99,8 @@ class ModelKeys(Keys):
         Key("", "model.kernels", _OF, kernels, "", together=" ".join((*LIGER, *_FLASH))),
         Key("plugins", "model.kernels", _OF, packages),
         Key("fp8", "model.fp8", _OF, {True: "rowwise", False: None}),
+        Key("model_config.output_router_logits", "model.router_aux_loss_coef", _OF, balanced, together=_COEFFICIENT),
+        Key("overrides_of_model_config.output_router_logits", "model.router_aux_loss_coef", _OF, balanced),
         Key("rope_scaling", "model.rope_scaling", _OF),
         Key("tokens", "model.add_tokens", _OF),
         Key(

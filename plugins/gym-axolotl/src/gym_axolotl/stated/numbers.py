@@ -35,9 +35,6 @@ NUMBERS: dict[str, Stated] = {
     "max_prompt_len": Stated(NONE, "a prompt is cut where `sequence_len` ends", "leave it out"),
     "max_packed_sequence_len": Stated(NONE, "is an old key", "set `sample_packing: true`, and `sequence_len`"),
     "dataset_exact_deduplication": Stated(OFF, "equal rows are kept", "leave it out, and take them out of the rows"),
-    "unfrozen_parameters": Stated(
-        NONE, "patterns of weights are not read", "set the section `adapter: {name: freeze, ...}`"
-    ),
     "lr_quadratic_warmup": Stated(OFF, "warm-up is a straight line", "leave it out"),
     "cosine_constant_lr_ratio": Stated(
         (0, 0.0, None), "the wave ends with the run", "set the section `scheduler: wsd`"
@@ -53,12 +50,6 @@ NUMBERS: dict[str, Stated] = {
     ),
     "eval_causal_lm_metrics": Stated(
         NONE, "answers are not scored in training", "leave it out: `gym predict` scores answers"
-    ),
-    "model_config.output_router_logits": Stated(
-        OFF, "the coefficient is not known", "leave it out, and set `router_aux_loss_coef: 0.001`, that of the model"
-    ),
-    "overrides_of_model_config.output_router_logits": Stated(
-        OFF, "the coefficient is not known", "leave it out, and set `router_aux_loss_coef: 0.001`, that of the model"
     ),
     "model_quantization_config": Stated(
         (None, "Mxfp4Config"), "weights are read as they are stored", "leave it out, or set the section `quantization`"
