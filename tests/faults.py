@@ -282,6 +282,15 @@ FAULTS = [
     ),
     Fault("gym-llamafactory", '"orpo": "orpo",', '"orpo": "cpo",', "test_preference.py"),
     Fault(
+        "gym-axolotl",
+        "int(micro_batch_size or 1) * int(sequence_len or LENGTH)",
+        "int(micro_batch_size or 1)",
+        "test_axolotl_files.py",
+    ),
+    Fault(
+        "gym-dialect", "found.problems.append(Problem(stated.why,", "None and (Problem(stated.why,", "test_placing.py"
+    ),
+    Fault(
         "gym-plan",
         "peak=weights + state + peak + (held or 0),",
         "peak=weights + peak + (held or 0),",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -386,3 +388,10 @@ def test_trackers_and_early_stopping() -> None:
         not in load_recipe({**base, "wandb_name": "a", "wandb_project": None, "use_wandb": False}).canonical()
     )
     assert ("dialects", "base_model") in installed().named
+
+
+def test_the_readme_shows_a_file_and_the_recipe_that_it_means() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    theirs, ours = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    assert load_recipe(theirs).fingerprint() == load_recipe(ours).fingerprint()
+    assert round(load_recipe(theirs).canonical()["train"].pop("save_every"), 4) == ours["train"]["save_every"]

@@ -36,7 +36,7 @@ def located(entry: Entry) -> list[dict[str, Any]]:
         if subset is not None or revision is not None:
             key = "name" if subset is not None else "revision"
             raise Refused(key, "a file has none", "leave it out")
-        names = [path] if not listed else [name if path in KINDS else str(place / name) for name in listed]
+        names = [path] if not listed else [str(place / name) if place.is_dir() else str(name) for name in listed]
         return [{"name": "file", "path": name} for name in names]
     told: dict[str, Any] = {"subset": subset, "split": split, "revision": revision}
     told = {option: str(value) for option, value in told.items() if value is not None}

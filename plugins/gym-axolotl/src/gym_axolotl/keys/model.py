@@ -69,8 +69,10 @@ def eight_bits(on: Any) -> str | None:
 
 
 def four_bits(on: Any, **more: Any) -> dict[str, Any] | None:
-    """Return the quantizer of 4 bits: normal floats, whose scales are quantized again."""
-    if not switched(on):
+    """Return the quantizer of 4 bits: normal floats, whose scales are quantized again. `adapter: qlora` asks for it."""
+    if more.get("adapter") == "qlora" and on is not True:
+        raise ValueError("is asked for by `adapter: qlora`: set it to true, or `adapter: lora`")
+    if on is not True:
         return None
     kind, twice = (more.get(key) for key in _BNB)
     return {"name": "bnb_4bit", "quant_type": kind or "nf4", "double_quant": True if twice is None else twice}
@@ -95,7 +97,7 @@ class ModelKeys(Keys):
         Key("model_revision", "model.revision", _OF),
         Key("reinit_weights", "model.init", _OF, {True: "random", False: "pretrained"}),
         Key("load_in_8bit", "model.quantization", _OF, eight_bits),
-        Key("load_in_4bit", "model.quantization", _OF, four_bits, together=" ".join(_BNB)),
+        Key("load_in_4bit", "model.quantization", _OF, four_bits, False, together=" ".join(("adapter", *_BNB))),
         Key("", "model.kernels", _OF, kernels, "", together=" ".join((*LIGER, *_FLASH))),
         Key("plugins", "model.kernels", _OF, packages),
         Key("fp8", "model.fp8", _OF, {True: "rowwise", False: None}),
