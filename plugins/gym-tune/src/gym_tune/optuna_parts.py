@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def build_sampler(config: OptunaSampler, seed: int, trial: int) -> Any:
     """Return the sampler of Optuna that the class names, with the options and a seed of this trial."""
-    return _made(config.of, seed=seed % 2**32 if config.one_sequence else seed_of(seed, trial), **config.model_dump())
+    return _made(config.of, seed=seed % 2**32 if config.one_sequence else seed_of(seed, trial), **config.options())
 
 
 def build_pruner(config: OptunaPruner) -> Any:
     """Return the pruner of Optuna that the class names, with the options."""
-    return _made(config.of, **config.model_dump())
+    return _made(config.of, **config.options())
 
 
 def seed_of(seed: int, trial: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -18,6 +18,10 @@ class OptunaPruner(Pruner):
     target: ClassVar[str] = "gym_tune.optuna_parts:build_pruner"
     of: ClassVar[str]
     """`module:class` of Optuna."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as Optuna takes them."""
+        return self.model_dump()
 
 
 class Never(OptunaPruner):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -21,6 +21,10 @@ class OptunaSampler(Sampler):
     """Whether all trials are points of one sequence, which has one seed."""
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that it needs beyond what Optuna brings."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as Optuna takes them."""
+        return self.model_dump()
 
     def check(self) -> None:
         """Raise PluginError where a module is missing."""
