@@ -19,6 +19,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"algorithm.way": ["plain", "flat"]}, "algorithm.way: input should be 'plain' or 'steep'"),
     ({"algorithm": ["hill", "hil"]}, "did you mean `hill`"),
     ({"optimizer": ["adamw", "adamx"]}, "no installed plugin brings the optimizer `adamx`"),
+    ({"algorithm.y": {"low": 1.0, "high": 4.0}}, "is a whole number"),
     ({"algorithm.x": {"low": 3, "high": 1}}, "low 3 is not below high 1"),
     ({"algorithm.x": {"low": 0, "high": 1, "log": True}}, "with log, low is above 0"),
     ({"algorithm.x": {"low": 1, "high": 2, "lgo": True}}, "did you mean `log`"),

@@ -103,7 +103,11 @@ def _checked(base: BaseRecipe, axis: Axis, found: Findings) -> Axis:
         found.add(axis.path, "changes no number of a run, or more than one setting", "give a list of choices")
         return axis
     value = base.with_values({axis.key: axis.corners()[0]}).settings()[key]
-    return axis.as_real() if isinstance(value, float) else axis
+    if isinstance(value, float):
+        return axis.as_real()
+    if isinstance(axis.corners()[0], float):
+        found.add(axis.path, "is a whole number", "write low, high and step without a fraction")
+    return axis
 
 
 def _refused(base: BaseRecipe, values: Mapping[str, Any]) -> list[Problem]:

@@ -81,7 +81,8 @@ def metric_of(study: Study, recipe: Recipe) -> Metric:
     settings = recipe.settings()
     none_held_out = settings.get("data.validation") == 0 and not any("validation_sources" in key for key in settings)
     if study.metric is None and none_held_out:
-        fix = "set `data.validation=0.05` in the recipe, or name a metric of training, such as `metric: loss`"
+        of_training = name.removeprefix(HELD_OUT)
+        fix = f"set `data.validation=0.05` in the recipe, or name a metric of training: `metric: {of_training}`"
         raise RecipeError(f"no rows are held out, on which `{name}` could be measured", key="data.validation", fix=fix)
     train = recipe.train
     chosen = train.metric_for_best_model or (algorithm.measure if isinstance(algorithm, DataAlgorithm) else "")

@@ -71,6 +71,10 @@ class QMC(OptunaSampler):
     scramble: bool = True
     """Whether the sequence is shifted at random; without it the first point is the corner where all is lowest."""
 
+    def options(self) -> dict[str, Any]:
+        """Return the options as Optuna takes them; that some keys are drawn apart is no news."""
+        return super().options() | {"warn_independent_sampling": False}
+
 
 class GP(OptunaSampler):
     """Gaussian process with expected improvement, for few and expensive trials. Needs torch and SciPy."""
@@ -80,3 +84,7 @@ class GP(OptunaSampler):
 
     n_startup_trials: Annotated[int, Field(ge=0)] = 10
     """Trials that are drawn at random before it learns from them."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as Optuna takes them; that some keys are drawn apart is no news."""
+        return super().options() | {"warn_independent_sampling": False}

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from gym_core import BusyError, GymError, Interrupted
+from gym_core import BusyError, GymError, Interrupted, PluginError
 from gym_core.errors import BUSY
 from gym_core.files import write_atomically
 from gym_manage.yaml_text import dump_yaml
@@ -47,10 +47,11 @@ class Search:
         Raises Interrupted where this process was asked to stop, and GymError where no trial comes to a value.
         """
         began = time.monotonic()
-        self.optuna.pruner = self.study.pruner.build()
+        self.optuna.pruner = _promised(self.study.pruner.build(), optuna.pruners.BasePruner, "pruner")
         self._enqueue()
         while (trial := self._unfinished()) or not self._enough(time.monotonic() - began):
-            self.optuna.sampler = self.study.sampler.build(seed=self.study.seed, trial=self._number(trial))
+            sampler = self.study.sampler.build(seed=self.study.seed, trial=self._number(trial))
+            self.optuna.sampler = _promised(sampler, optuna.samplers.BaseSampler, "sampler")
             self._carry_out(Trial(self.optuna, trial._trial_id) if trial else self.optuna.ask())
             tried = self.trials()
             if len(tried) >= TRIES and all(each.state == TrialState.FAIL for each in tried if each.state.is_finished()):
@@ -74,6 +75,8 @@ class Search:
 
     def follow(self, files: RunFiles, recipe: Mapping[str, Any], seen: Callable[[Value], bool]) -> Ending:
         """Carry out one run. Raises Interrupted where this process was asked to stop, and GymError where the run was."""
+        if self.stop.received:
+            raise Interrupted(self.stop.received)
         write_atomically(files.recipe, dump_yaml(dict(recipe)), alone=True)
         ending = follow(files, self.metric, seen, self.stop)
         if self.stop.received and not ending.finished:
@@ -163,3 +166,12 @@ class Search:
         ):  # how a sampler that has tried everything asks for the end, which only `Study.optimize` hears
             self.optuna.set_user_attr(ALL_TRIED, True)
         self.screen.ended(self.trials()[trial.number], self.best())
+
+
+def _promised(built: Any, kind: type[Any], key: str) -> Any:
+    """Return what a component built. Raises PluginError where it is not what Optuna uses."""
+    if not isinstance(built, kind):
+        raise PluginError(
+            f"it built a `{type(built).__name__}`, no {kind.__name__} of Optuna", key=key, fix="update its package"
+        )
+    return built

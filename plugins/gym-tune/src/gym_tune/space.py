@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -68,8 +68,8 @@ class Axis:
             return IntDistribution(int(given.low), int(high), log=given.log, step=step)
         if given.step is None:
             return FloatDistribution(float(given.low), float(given.high), log=given.log)
-        steps = math.floor((given.high - given.low) / given.step + 1e-9)
-        return FloatDistribution(float(given.low), float(given.low + steps * given.step), step=float(given.step))
+        first, last, every = (Decimal(str(value)) for value in (given.low, given.high, given.step))
+        return FloatDistribution(float(first), float(first + (last - first) // every * every), step=float(every))
 
     @property
     def endless(self) -> bool:
