@@ -84,9 +84,7 @@ def test_a_sampler_and_a_pruner_of_a_stranger_do_all_that_ours_do(tune: Tune, tm
     assert (last["algorithm.x"], last["algorithm.y"]) == ("4.0", "9")
 
 
-@pytest.mark.parametrize(
-    "sampler", ["random", "tpe", "qmc", {"name": "tpe", "n_startup_trials": 0, "multivariate": True}]
-)
+@pytest.mark.parametrize("sampler", ["random", {"name": "tpe", "n_startup_trials": 0, "multivariate": True}])
 def test_a_study_may_be_made_longer_and_is_that_of_one_command(tune: Tune, tmp_path: Path, sampler: Any):
     space = {
         "algorithm.x": {"low": 1, "high": 3},

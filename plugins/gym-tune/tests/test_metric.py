@@ -1,0 +1,49 @@
+"""What a run is worth: by the lines that it wrote, however they were cut short or written again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from gym_tune.metric import FILE, Metric, Value, keys, steps
+
+
+def write(folder: Path, lines: list[dict[str, float | None]], end: str = "") -> None:
+    """Write `metrics.jsonl`."""
+    (folder / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines) + end)
+
+
+def test_values_come_in_the_order_of_the_steps_and_a_line_cut_short_does_not_count(tmp_path: Path):
+    metric = Metric("eval_loss", "minimize")
+    assert metric.values(tmp_path) == [], "no file yet"
+    lines: list[dict[str, float | None]] = [
+        {"step": 0, "eval_loss": 9.0}, {"step": 5, "loss": 1.0}, {"step": 5, "eval_loss": 4.0},
+        {"step": 10, "eval_loss": None}, {"step": 15, "eval_loss": 3.0}, {"step": 5, "eval_loss": 4.5},
+    ]  # fmt: skip
+    write(tmp_path, lines, '{"step": 20, "eval_loss": 1.0')
+    first, again, void, last = metric.values(tmp_path)
+    assert (first, again, last) == (Value(0, 9.0), Value(5, 4.5), Value(15, 3.0)), (
+        "a step that was repeated counts once"
+    )
+    assert void.step == 10 and math.isnan(void.value)
+    assert keys(tmp_path / FILE) == ["eval_loss", "loss"] and steps(tmp_path / FILE) == 15
+
+
+@pytest.mark.parametrize(
+    ("metric", "worth"),
+    [
+        (Metric("m", "minimize"), 4.0),
+        (Metric("m", "minimize", of_best=True), 2.0),
+        (Metric("m", "maximize", of_best=True), 6.0),
+        (Metric("m", "minimize", average_over=2), 5.0),
+        (Metric("m", "minimize", average_over=9), 19 / 5),
+    ],
+)
+def test_a_run_is_worth_its_last_value_or_that_of_its_best_model(tmp_path: Path, metric: Metric, worth: float):
+    write(tmp_path, [{"step": step, "m": value} for step, value in enumerate([1.0, 6.0, 2.0, 6.0, 4.0])])
+    assert metric.result(metric.values(tmp_path)) == pytest.approx(worth), (
+        "what was measured before training is no best one"
+    )
