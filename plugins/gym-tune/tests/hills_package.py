@@ -9,7 +9,7 @@ from typing import Any
 CONFIG = '''
 from typing import Annotated, ClassVar, Literal
 from pydantic import Field
-from gym_core import Algorithm
+from gym_core import Algorithm, Exporter
 from gym_data.kinds import DataAlgorithm
 from gym_tune.kinds import Pruner, Sampler
 
@@ -29,6 +29,11 @@ class Hill(DataAlgorithm):
     """What goes wrong at x below 0."""
     pause: float = 0.0
     """Seconds of a step."""
+
+class Postcard(Exporter):
+    """A picture of the hill."""
+    target: ClassVar[str] = "hills_impl:nothing"
+    artifacts: ClassVar[tuple[str, ...]] = ("experience",)
 
 class Mute(Algorithm):
     """Does not say what it improves."""
@@ -78,6 +83,9 @@ class Climber:
         (out / "model").mkdir(exist_ok=True)
         return Artifact(out / "model", kind="experience")
 
+def nothing(config):
+    raise RuntimeError("trials export nothing")
+
 def largest(config, seed, trial):
     import optuna
     class Largest(optuna.samplers.BaseSampler):
@@ -94,6 +102,7 @@ def impatient(config):
 """
 POINTS = {
     "gym.algorithms": {"hill": "hills:Hill", "mute": "hills:Mute"},
+    "gym.exporters": {"postcard": "hills:Postcard"},
     "gym.samplers": {"second": "hills:Second"},
     "gym.pruners": {"impatient": "hills:Impatient"},
 }

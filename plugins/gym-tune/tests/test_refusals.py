@@ -61,6 +61,12 @@ def test_a_wrong_study_is_refused(write: Write, study: dict[str, Any], said: str
         prepared(read_study(write(**study)))
 
 
+def test_a_recipe_in_place_of_a_study_is_said(write: Write):
+    with pytest.raises(GymError, match="is no study") as refused:
+        read_study(write().with_name("recipe.yaml"))
+    assert len(refused.value.problems) == 1
+
+
 def test_an_algorithm_that_does_not_say_what_it_improves_needs_a_metric(write: Write):
     mute = {"base": {"algorithm": "mute"}, "space": {"train.learning_rate": [1.0, 2.0]}}
     with pytest.raises(GymError, match="does not say what it improves"):

@@ -77,6 +77,15 @@ def test_a_bad_trial_is_ended_early_and_its_checkpoint_is_whole(tune: Tune, tmp_
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40, "it goes on where it stopped"
 
 
+def test_trials_export_nothing_and_the_best_recipe_does(tune: Tune, tmp_path: Path):
+    assert tune(base={"export": ["postcard"], "train": {"max_steps": 2, "overwrite": True}}, n_trials=1)["trials"][
+        "complete"
+    ]
+    assert not load_recipe(tmp_path / "study/trials/0000.yaml").export
+    best = load_recipe(tmp_path / "study/best.yaml")
+    assert len(best.export) == 1 and not best.train.overwrite
+
+
 def test_a_sampler_and_a_pruner_of_a_stranger_do_all_that_ours_do(tune: Tune, tmp_path: Path):
     found = tune(sampler="second", pruner={"name": "impatient"})
     assert found["trials"] == {"complete": 1, "pruned": 2, "failed": 0}

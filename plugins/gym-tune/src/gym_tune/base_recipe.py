@@ -15,6 +15,7 @@ from gym_core.dialect import COMMAND
 from gym_core.sections import Findings
 from gym_tune.space import Axis, label
 
+AFTERWARDS = ("quantization", "export")  #: sections of what becomes of a trained model
 MOST = 256  #: corners of the space that are all checked; of a larger one, one key at a time
 
 
@@ -37,11 +38,17 @@ class BaseRecipe:
             self.file, [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
         )
 
-    def runnable(self, values: Mapping[str, Any], output: str, seed: int | None = None) -> dict[str, Any]:
-        """Return the canonical recipe of a run with these values: never one that sets a finished run aside."""
+    def runnable(self, values: Mapping[str, Any], output: str) -> dict[str, Any]:
+        """Return the canonical recipe with these values: never one that sets a finished run aside."""
         canonical = self.with_values(values).canonical() | {"output": output}
-        train = canonical.get("train", {}) | ({} if seed is None else {"seed": seed})
-        return canonical | {"train": {key: value for key, value in train.items() if key != "overwrite"}}
+        train = {key: value for key, value in canonical.get("train", {}).items() if key != "overwrite"}
+        return canonical | {"train": train}
+
+    def trial(self, values: Mapping[str, Any], output: str, seed: int | None = None) -> dict[str, Any]:
+        """Return that without what is made of a trained model, which changes no metric; by default with the recipe's own seed."""
+        recipe = self.runnable(values, output)
+        train = recipe["train"] | ({} if seed is None else {"seed": seed})
+        return {key: value for key, value in recipe.items() if key not in AFTERWARDS} | {"train": train}
 
 
 def check_space(base: BaseRecipe, axes: Sequence[Axis], found: Findings) -> list[Axis]:

@@ -116,7 +116,7 @@ class Search:
         self.screen.begins(trial.number, values)
         began, before = time.monotonic(), frozen.user_attrs.get(SECONDS, 0.0)
         try:
-            recipe = self.base.runnable(values, str(files.folder))
+            recipe = self.base.trial(values, str(files.folder))
         except GymError as error:  # such as a point within a range that both ends say nothing of
             self._tell(trial, TrialState.FAIL, why=" ".join(str(error).split()))
             return

@@ -79,6 +79,9 @@ def read_study(path: Path, words: Sequence[str] = ()) -> StudyFile:
     document = read_yaml(path)
     data: dict[str, Any] = deepcopy(document.data)
     found = Findings(dict(document.marks), folder=path.parent)
+    if not data.keys() & {"recipe", "space"}:
+        fix = "write a file with `recipe:`, the path of a recipe, and `space:`, what to try for its keys"
+        raise RecipeError("is no study: it names neither a recipe nor a space", where=str(path), fix=fix)
     overrides = []
     for word in words:
         key, equals, text = word.partition("=")

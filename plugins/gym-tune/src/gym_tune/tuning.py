@@ -80,7 +80,7 @@ def _repeat(search: Search, number: int, values: Mapping[str, Any], seed: int) -
     files = search.folder.repeat(number, seed)
     if not files.finished():
         search.screen.say(f"trial {number} again with seed {seed}")
-        ending = search.follow(files, search.base.runnable(values, str(files.folder), seed), lambda value: False)
+        ending = search.follow(files, search.base.trial(values, str(files.folder), seed), lambda value: False)
         if not ending.finished:
             raise GymError(f"a repeat failed: {reason(files, ending.code)}", where=str(files.log))
     found = search.metric.values(files.folder)
