@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gym_tune.metric import FILE, Metric, Value, keys, steps
+from gym_tune.report import noise, told
 
 
 def write(folder: Path, lines: list[dict[str, float | None]], end: str = "") -> None:
@@ -47,3 +48,22 @@ def test_a_run_is_worth_its_last_value_or_that_of_its_best_model(tmp_path: Path,
     assert metric.result(metric.values(tmp_path)) == pytest.approx(worth), (
         "what was measured before training is no best one"
     )
+
+
+@pytest.mark.parametrize(
+    ("best", "own", "said"),
+    [
+        ([0.2, 0.21], [0.3, 0.31], "better by 0.1 with a standard error of 0.0071"),
+        ([0.2, 0.3], [0.21, 0.31], "better by 0.01 with a standard error of 0.071: no more than noise"),
+        ([0.3, 0.31], [0.2, 0.21], "better by -0.1 with a standard error of 0.0071: no more than noise"),
+        ([0.2], [0.3], "two seeds or more would tell whether the difference is more than noise"),
+    ],
+)
+def test_the_text_says_what_is_noise(best: list[float], own: list[float], said: str):
+    found = {"trial": 1, "value": 0.2, "values": {}}
+    outcome = {
+        "trials": {"complete": 2}, "steps": 2, "seconds": 1.0, "best": found, "own": found, "metric": "eval_loss",
+        "importance": {}, "repeats": {"best": noise(best), "own values": noise(own)}, "recipe": "best.yaml",
+        "direction": "minimize",
+    }  # fmt: skip
+    assert told(outcome).splitlines()[-2] == said

@@ -112,7 +112,7 @@ def _certainty(outcome: dict[str, Any]) -> list[str]:
     if not repeats:
         return ["each value is of one run, and the best of many is partly luck: `repeats=3` runs it with other seeds"]
     lines = [
-        f"{name} with {len(each['values'])} other seeds: mean {each['mean']:.6g}{_spread(each)}"
+        f"{name} with {len(each['values'])} other seed{'s' * (len(each['values']) > 1)}: mean {each['mean']:.6g}{_spread(each)}"
         for name, each in repeats.items()
     ]
     if len(repeats) == 2:
@@ -122,8 +122,10 @@ def _certainty(outcome: dict[str, Any]) -> list[str]:
         if best["std"] is None:
             lines.append("two seeds or more would tell whether the difference is more than noise")
         else:
-            says = "more than" if gain > 2 * error else "no more than"
-            lines.append(f"better by {gain:.4g} with a standard error of {error:.2g}: {says} noise")
+            sure = gain > 2 * error
+            lines.append(
+                f"better by {gain:.4g} with a standard error of {error:.2g}{'' if sure else ': no more than noise'}"
+            )
     return lines
 
 
