@@ -9,7 +9,7 @@ import click.testing
 import pytest
 from pydantic import ValidationError
 
-from gym_core import GymError
+from gym_core import GymError, RecipeError
 from gym_serve.answer_options import AnswerOptions
 from gym_serve.api.command import ApiServing
 from gym_serve.api.fields import SamplingBody
@@ -42,6 +42,15 @@ def test_help_lists_every_option_with_a_default_that_can_be_typed(options):
     assert listed.keys() == options.model_fields.keys() - {"models"} and max(map(len, told.splitlines())) <= 80
     typed = [f"{name}={value}" for name, value in listed.items() if value]
     assert len(typed) > 5 and read(options, ["a", *typed], {}) == read(options, ["a"], {})
+
+
+def test_a_model_is_given_a_name_whatever_it_is_called():
+    """A family or a folder here has no sign of a path; what is like an option is one that was misspelt."""
+    assert [each.name for each in read(ApiServing, ["other=tiny", "a=runs/a"], {}).sources()] == ["other", "a"]
+    with pytest.raises(
+        RecipeError, match=r"did you mean `max_batch`\? A model is named so by its path: `max_bach=./tiny`"
+    ):
+        read(ApiServing, ["a", "max_bach=tiny"], {})
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,9 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
             marks |= {(name,): where.get(name, word) for name in given}
         elif equals and key.partition(".")[0] in cls.model_fields:
             marks[apply_override(data, key, parse_scalar(text), sections.nested_slots(cls))] = "command line"
-        elif equals and not re.search(r"[./~]", text):
-            near = nearest(key, cls.model_fields)
+        elif equals and not re.search(r"[./~]", text) and ((near := nearest(key, cls.model_fields)) or _no_model(text)):
             fix = f"did you mean `{near}`?" if near else f"one of: {', '.join(sorted(cls.model_fields))}"
+            fix += "" if _no_model(text) else f" A model is named so by its path: `{key}=./{text}`"
             raise RecipeError("unknown key", where="command line", key=key, fix=fix)
         else:
             models.append(word)
@@ -143,6 +143,11 @@ def read(cls: type[Options], words: Sequence[str], fixed: Mapping[str, Any], bes
     report(findings)
     assert isinstance(found, cls)
     return found
+
+
+def _no_model(text: str) -> bool:
+    """Whether the value of a key is a number or the like, and so names no model."""
+    return not isinstance(parse_scalar(text), str)
 
 
 class ServingCommand(OptionsCommand):
