@@ -42,11 +42,12 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer(model_path: Path, tmp_p
 
 @pytest.mark.parametrize("batch", [{"batch_size": 10}, {"batch_tokens": 100, "batch_size": None}])
 def test_no_sample_is_passed_over_where_the_data_cut_the_last_step_short(
-    model_path: Path, tmp_path: Path, batch: dict[str, Any]
+    model_path: Path, tmp_path: Path, batch: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for epochs in (1.0, 2.0):
         run = make_run(model_path, tmp_path, sections=CONSTANT, max_steps=None, epochs=epochs, **batch)
         train(run)
+        assert ("ended with the data of the shorter run" in capsys.readouterr().err) == (epochs == 2)
     assert json.loads((tmp_path / "run.json").read_text())["training"]["samples"] == 48
 
 

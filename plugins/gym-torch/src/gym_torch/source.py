@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 
 from gym_core import DataError, RecipeError, Train
 from gym_torch.batch import Example
+from gym_torch.console import say
 from gym_torch.packing import PACKED, Ints, Layout
 from gym_torch.sample_order import in_turn, order
 
@@ -159,6 +160,11 @@ class Dataset(Source, Generic[E]):
                 self.bounds = np.concatenate([self.bounds[:steps], self._bounds(end, steps)])
                 self.total = len(self.bounds) - 1
                 self.ended.append((steps, end))
+                if steps == step:
+                    say(
+                        f"step {steps:,} ended with the data of the shorter run, before it was full, and stays as it was: "
+                        "steps after it hold other samples than in a run that was planned for this length"
+                    )
 
     def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Check that the samples are those of the checkpoint, and that there are at least as many steps."""
