@@ -214,6 +214,26 @@ def test_a_reference_that_takes_text_alone_is_refused(model, judged, tmp_path):
         execute(load_recipe(recipe))
 
 
+def test_a_reference_that_is_given_other_pixels_by_its_processor_is_refused(model, judged, tmp_path):
+    """Both would look at the pixels that the processor of the first makes, which mean something else to the second."""
+    other = shutil.copytree(model("llava"), tmp_path / "other")
+    for file in other.glob("*processor_config.json"):
+        told = json.loads(file.read_text())
+        told.get("image_processor", told)["image_mean"] = [0.1, 0.2, 0.3]
+        file.write_text(json.dumps(told))
+    recipe = {
+        "model": {"path": str(model("llava")), "compile": False},
+        "data": {"sources": [str(judged("preference"))], "images": "vision"},
+        "algorithm": {"name": "dpo", "ref_model": str(other)},
+        "train": {"max_steps": 1},
+        "output": str(tmp_path / "out"),
+    }
+    with pytest.raises(GymError, match=r"algorithm\.ref_model: its processor makes something else of an image"):
+        execute(load_recipe(recipe))
+    shutil.copytree(model("llava"), other, dirs_exist_ok=True)
+    execute(load_recipe(recipe | {"output": str(tmp_path / "same")}))
+
+
 def _weights(folder):
     found = {}
     for file in folder.glob("*.safetensors"):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gym_core import GymError, PluginError, Recipe, Train
 from gym_core.component import construct
-from gym_data.kinds import Data
+from gym_data.images import ImageReader
+from gym_data.kinds import Data, Images
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
@@ -17,6 +25,12 @@ from gym_torch.model.dropout import disable_dropout
 from gym_torch.model.loading import LoadedModel, check_loaded
 from gym_torch.model.rope_scaling import longest
 from gym_torch.model_files import PATH
+
+#: an image, red and blue
+TWO_PIXELS = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAIAAAB7QOjdAAAAD0lEQVR4nGM4"
+    "IWfDVfELAAhFAp84G1BGAAAAAElFTkSuQmCC"
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,28 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
             key=further.key,
             fix="name a model of images and text",
         )
+    images = None if data is None else data.reads_images()
+    if images is not None and loaded.path != model.path and not _shown_alike(images, model.path, loaded.path):
+        raise GymError(
+            "its processor makes something else of an image than that of the model that is trained, whose samples it is given",
+            where=loaded.name,
+            key=further.key,
+            fix="name a model of the same family, with the same sizes of images and patches",
+        )
     return loaded
+
+
+def _shown_alike(images: Images, *paths: Path) -> bool:
+    """Whether models in some directories are given the same of one image; those are left out that bring no processor."""
+    made: list[Mapping[str, npt.NDArray[Any]]] = []
+    for path in paths:
+        with suppress(GymError):
+            reader: ImageReader = images.build(path=path)
+            made.append(reader.inputs([reader.sent(TWO_PIXELS)], np.asarray([min(reader.tokens)], dtype=np.int32)))
+    return all(
+        one.keys() == made[0].keys() and all(np.array_equal(one[name], made[0][name]) for name in one)
+        for one in made[1:]
+    )
 
 
 def trained_further(config: TorchAlgorithm, recipe: Recipe, model: LoadedModel, train: Train) -> list[TrainedFurther]:
