@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
-from gym_core import GymError, execute, load_recipe
+from gym_core import Artifact, GymError, execute, load_recipe
 from gym_data import DatasetConfig, File
 from gym_data.prepare import prepare
 from gym_data.tokenizer import Tokenizer
@@ -22,6 +22,7 @@ from gym_preference import DPO
 from gym_preference.pairwise.objective import PairObjective
 from gym_preference.reference_cache import key_of
 from gym_preference.unpaired.mismatched_responses import MismatchedResponses
+from gym_rl.reward_models.config import Model as RewardModel
 from gym_rl.rollouts.experience import Rollout
 from gym_testkit.vision_models import FAMILIES, TEXT
 from gym_torch.batch import apart, unbranched
@@ -212,6 +213,13 @@ def test_a_reference_that_takes_text_alone_is_refused(model, judged, tmp_path):
     }
     with pytest.raises(GymError, match=r"algorithm\.ref_model: LlamaForCausalLM takes text alone"):
         execute(load_recipe(recipe))
+
+
+def test_a_reward_model_of_images_says_what_judges_instead(model, tmp_path):
+    path = shutil.copytree(model("llava"), tmp_path / "reward")
+    Artifact(path, details={"images": "gym_vision:Vision"}, task="sequence-classification").record()
+    with pytest.raises(GymError, match="have a function or an endpoint judge"):
+        RewardModel(path=str(path)).build()
 
 
 def test_a_reference_that_is_given_other_pixels_by_its_processor_is_refused(model, judged, tmp_path):

@@ -165,7 +165,8 @@ def _open(config: Model) -> _Opened:
     artifact = artifact_at(config.path, config.revision)
     if artifact != Artifact(artifact.path):
         if images_of(artifact) is not None:
-            raise _error(artifact.path, "learnt to look at images, and completions are scored by their text")
+            instead = "train one on rows without images, or have a function or an endpoint judge: `python`, `http`"
+            raise _error(artifact.path, "learnt to look at images, and completions are scored by their text", instead)
         opened = open_artifact(artifact, quantizer=config.quantization)
         return _Opened(opened.model, ScalarHead.read(artifact.path), artifact.path, False)
     path = artifact.path
@@ -211,10 +212,8 @@ def _head_of(model: PreTrainedModel, path: Path) -> ScalarHead:
     return head
 
 
-def _error(path: Path, why: str) -> GymError:
-    return GymError(
-        f"the reward model {why}",
-        where=str(path),
-        key=KEY,
-        fix="name a run that trained a value head, or a sequence classifier with one label",
-    )
+NAME_ANOTHER = "name a run that trained a value head, or a sequence classifier with one label"
+
+
+def _error(path: Path, why: str, fix: str = NAME_ANOTHER) -> GymError:
+    return GymError(f"the reward model {why}", where=str(path), key=KEY, fix=fix)
