@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -111,8 +112,17 @@ class Prompt(Example):
         return cls(id, tokens, ~trained, (), {})
 
 
+class Several(Example, ABC):
+    """Base of samples that are always several sequences."""
+
+    @property
+    @abstractmethod
+    def segments(self) -> Sequence[tuple[int, int | None]]:
+        """Tokens of each of them, and the number of the one that it continues."""
+
+
 @dataclass(frozen=True)
-class Pair(Example):
+class Pair(Several):
     """Two answers, of which one was preferred: the tokens that both sides begin with, then the rest of each side.
 
     None of the tokens they share is trained on.
@@ -194,7 +204,7 @@ class Examples(Sequence[Example]):
         array: Callable[[str], Any],
         order: str,
         names: Sequence[str],
-        shape: str = "",
+        kind: type[Example] = Example,
         images: ImageReader | None = None,
     ) -> None:
         """Take what finds an array by its name; `order` names the one that says which examples these are.
@@ -202,7 +212,7 @@ class Examples(Sequence[Example]):
         `images` reads those of examples.
         """
         self._images = images
-        self._kind = KINDS.get(shape, Example)
+        self._kind = kind
         self._tokens, self._trained, self._ends = array("tokens"), array("trained"), array("ends")
         self._origins = array("origins")
         self._about, self._about_ends = array("about"), array("about_ends")
@@ -255,7 +265,7 @@ class Examples(Sequence[Example]):
         if len(self._segments_ends):
             branch: npt.NDArray[np.bool_] = np.diff(self._segments_ends, prepend=0)[self._order[numbers]] > 1
             return branch
-        return np.full(len(numbers), self._kind is Pair)
+        return np.full(len(numbers), issubclass(self._kind, Several))
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:

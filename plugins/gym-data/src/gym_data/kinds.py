@@ -87,7 +87,8 @@ class DataAlgorithm(Algorithm):
     """Base of every algorithm that learns from examples: what it says of them, and of what becomes of them."""
 
     rows: ClassVar[str] = "conversation"
-    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`."""
+    """Shape of the rows it learns from: `conversation`, `text`, `preference`, `feedback`, `stepwise` or `prompt`; or
+    `module:name` of a `gym_data.shapes.Shape` that its package brings."""
     branches: ClassVar[bool] = False
     """Whether a sample may be several sequences, what they begin with laid out once (`gym_data.examples.Branched`). For a loss of
     labels and the segment of each; a segment without labels counts for nothing."""

@@ -26,6 +26,7 @@ from gym_data.provenance import answering, called, identity, maker
 from gym_data.report import report_of, seen_in_training, without_figure
 from gym_data.row_reader import Reader
 from gym_data.rows import Tools
+from gym_data.shapes import brought, example_of
 from gym_data.streaming import Stream, StreamedData, streamed
 from gym_data.token_cache import Store
 from gym_data.tokenizer import Tokenizer
@@ -87,7 +88,9 @@ def prepare(
         raise DataError("the token cache does not hold what was just written", where=str(root / key))
     arrays = partial(mapped, root / key)
     names = manifest["names"]
-    train, validation = (Examples(arrays, part, names, rows, opened.images) for part in ("train", "validation"))
+    train, validation = (
+        Examples(arrays, part, names, example_of(rows), opened.images) for part in ("train", "validation")
+    )
     report, parts = {**manifest["report"], "cached": cached}, validation.by_source()
     if config.validation_apart and len(validation):
         asked = reader.opened[len(config.sources) if config.validation_sources else 0 :]
@@ -219,6 +222,7 @@ def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]
     dated = any("strftime_now" in text for text in tokenizer.templates.values()) or (template and template.dated())
     return {
         "shape": [reader.shape, reader.branches],
+        "shape is of": maker(reader.shape.partition(".")[0].partition(":")[0]) if brought(reader.shape) else None,
         "tools": list(reader.tools),
         "options": reader.config.model_dump(mode="json", include=OPTIONS),
         "day": day.isoformat() if dated else None,

@@ -22,6 +22,7 @@ from gym_data.kinds import Format, Source
 from gym_data.opened_source import Opened, registered
 from gym_data.provenance import answering, blamed, called, name_of
 from gym_data.rows import JUDGED, SHAPES, Conversation, Prompt, Row, Structured, Tools, content_key
+from gym_data.shapes import brought, rows_of
 from gym_data.tally import Tally
 
 PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
@@ -67,7 +68,8 @@ class Reader:
 
         Raises DataError where one is missing, empty, or of no known format.
         """
-        if shape not in SHAPES:
+        self.wanted = rows_of(shape)
+        if not self.wanted:
             raise DataError(f"no rows of shape `{shape}`", key="data", fix=f"known: {', '.join(SHAPES)}")
         self.config, self.shape, self.seed = config, shape, seed
         self.branches, self.tools = branches, tuple(map(dict, tools))
@@ -102,7 +104,7 @@ class Reader:
                 continue
             except Exception as error:  # a format is foreign code: it can raise whatever Python can
                 raise blamed(opened.format, f"row {number}: reading it", error, opened.name) from error
-            if not isinstance(structured, SHAPES[self.shape]):
+            if not isinstance(structured, self.wanted):
                 raise self._mismatch(source, structured)
             key = content_key(structured)
             if key in self._without:
@@ -207,7 +209,9 @@ class Reader:
         if not first:
             raise DataError("the dataset holds no rows", where=opened.name)
         columns = list(dict.fromkeys(column for row in first for column in row))
-        found = Text() if self.shape == "text" and "text" in columns else detect(first, self.shape)
+        own = brought(self.shape)
+        told = Text() if self.shape == "text" and "text" in columns else detect(first, self.shape)
+        found = own.detect(first) if own else told
         asks = detect_prompt(first, answered=False)
         if found is None and self.shape == "prompt":
             found = asks
@@ -215,7 +219,7 @@ class Reader:
             raise (DataError if asks is None else ShapeError)(
                 f"no known row format has the columns {', '.join(map(str, columns))}",
                 where=opened.name,
-                fix=f"say which are which, such as data: {{format: {{{told_by(first)}}}}}",
+                fix=f"say which are which, such as data: {{format: {{{own.told_by if own else told_by(first)}}}}}",
             )
         return found
 
@@ -230,7 +234,7 @@ class Reader:
                 "add a column `label`, or to unlearn `sources: [{name: forget, source: ...}, {name: retain, ...}]`"
             )
         return ShapeError(
-            f"its rows are of shape `{made.lower()}`, and this algorithm learns from `{self.shape}`",
+            f"its rows are of shape `{made.lower()}`, and this algorithm learns from `{self.shape.rpartition(':')[2].lower()}`",
             where=opened.where,
             fix=f"{instead}, or say which columns to read: data: {{format: {{name: ...}}}}",
         )

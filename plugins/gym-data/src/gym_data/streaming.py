@@ -19,6 +19,7 @@ from gym_data.mixing import MIXES
 from gym_data.report import report_of
 from gym_data.row_reader import Drawn, Reader
 from gym_data.sequences import Held, fingerprint
+from gym_data.shapes import example_of
 from gym_data.tokenizer import Tokenizer
 
 EMPTY = 100  #: windows in a row without anything to learn, after which nothing is hoped for
@@ -122,7 +123,11 @@ class Stream:
         names = [opened.name for opened in reader.opened]
         report = report_of(reader, found.lengths, found.learnt, order, order[:0], found.duplicates)
         images = self.tokenizer.images
-        return Examples(arrays.__getitem__, "train", names, reader.shape, images), report, fingerprint(arrays)
+        return (
+            Examples(arrays.__getitem__, "train", names, example_of(reader.shape), images),
+            report,
+            fingerprint(arrays),
+        )
 
 
 @dataclass(frozen=True)

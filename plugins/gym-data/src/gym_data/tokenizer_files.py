@@ -60,6 +60,18 @@ def _read(path: Path, tokenizer: dict[str, Any]) -> Files:
     return Files(tokenizer, named, _templates(path, config), stops, hashlib.sha256(identity.encode()).hexdigest())
 
 
+def tokens_around(path: Path) -> tuple[list[int], list[int]]:
+    """Return the tokens that a model's tokenizer puts before and behind a text when it is called, as models that embed are.
+
+    Raises DataError where there is no tokenizer.
+    """
+    whole = read_tokenizer(path).tokenizer | {"truncation": None, "padding": None}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    ids, bare = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    start = next((at for at in range(len(ids)) if ids[at : at + len(bare)] == bare), 0)
+    return ids[:start], ids[start + len(bare) :]
+
+
 def renamed(tokenizer: tokenizers.Tokenizer, names: Mapping[str, str]) -> tokenizers.Tokenizer:
     """Return a copy in which some added tokens are written in another way; all ids stay."""
     content = json.loads(tokenizer.to_str())

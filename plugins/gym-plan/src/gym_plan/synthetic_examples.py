@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gym_data.examples import KINDS, Example
+from gym_data.examples import Example
+from gym_data.shapes import example_of
 from gym_torch.batch import Batch
 from gym_torch.objective import Objective
 
@@ -33,12 +34,12 @@ class SyntheticExamples:
 
     def __getitem__(self, index: int, /) -> Example:
         """Return one example."""
-        return _unlike(KINDS.get(self.shape, Example).longest(f"planned/{index}", self.length), index)
+        return _unlike(example_of(self.shape).longest(f"planned/{index}", self.length), index)
 
 
 def planned(objective: Objective[Any, Any], lengths: Sequence[int], shape: str = "conversation") -> Batch:
     """Return a batch of examples of one shape, whose sequences have these lengths."""
-    kind = KINDS.get(shape, Example)
+    kind = example_of(shape)
     examples = [kind.longest(f"planned/{number}", length) for number, length in enumerate(lengths)]
     return objective.collate([_unlike(example, number) for number, example in enumerate(examples)])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gym_data.shapes import brought
+
 COUNT = 16
 
 
@@ -15,7 +17,9 @@ def make(shape: str, even: bool = False, alike: bool = False) -> list[dict[str, 
 
     `even` makes all of one length, and with `alike` every second question begins with the same words.
     """
-    return [_SHAPES[shape](*_pair(number, even, BEGINNING * (alike and number % 2))) for number in range(COUNT)]
+    own = brought(shape)
+    row = own.shown if own else _SHAPES[shape]
+    return [dict(row(*_pair(number, even, BEGINNING * (alike and number % 2)))) for number in range(COUNT)]
 
 
 def _pair(number: int, even: bool, beginning: str) -> tuple[str, str, str]:

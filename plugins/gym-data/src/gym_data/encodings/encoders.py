@@ -12,6 +12,7 @@ from gym_data.encodings.stepwise_encoding import encode_steps
 from gym_data.progress import counted
 from gym_data.row_reader import Reader
 from gym_data.sequences import Sequences
+from gym_data.shapes import brought
 from gym_data.tokenizer import Tokenizer
 
 ENCODERS: dict[str, Callable[[Reader, Tokenizer], Iterator[Piece]]] = {
@@ -41,7 +42,8 @@ def encoded(reader: Reader, tokenizer: Tokenizer, into: Sequences, progress: boo
     read = Encoded([[] for _ in reader.opened])
     known: dict[bytes, int] = {}
     template = reader.config.template
-    encoder = {**ENCODERS, **(template.encoders() if template else {})}[reader.shape]
+    own = brought(reader.shape)
+    encoder = own.encode if own else {**ENCODERS, **(template.encoders() if template else {})}[reader.shape]
     pieces = encoder(reader, tokenizer)
     for number, piece in enumerate(counted(pieces, "tokenising") if progress else pieces):
         read.duplicates += piece.part == 0 and piece.key in known
