@@ -18,6 +18,7 @@ from gym_core import Artifact, GymError
 from gym_export.format import Format, Loaded, Logits
 from gym_export.source import Prompt, Source, read_tokenizer, render, rows
 from gym_torch.checkpoints import weight_shards
+from gym_torch.checkpoints.tokenizer_files import copy_pooling
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import skeleton
 from gym_torch.model.stored_precisions import stored_exceptions
@@ -69,6 +70,7 @@ class Safetensors(Format):
             fitting = _fitting(plain.weights, dtype, str(source.artifact.path))
             digests = weight_shards.write(empty, fitting, into, most, spare)
         source.carry_tokenizer(into)
+        copy_pooling(source.artifact.path, into)
         source.carry_card(into)
         if kept := passed_on(source.artifact):
             Artifact(into, details=kept, task=source.artifact.task).record()

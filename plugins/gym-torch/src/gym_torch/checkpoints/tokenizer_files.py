@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from gym_core import GymError
@@ -22,7 +23,12 @@ BESIDE = (
     "video_preprocessor_config.json",
 )
 
-
+POOLING = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "[0-9]_*/config.json",
+)
 FURTHER_TEMPLATES = "additional_chat_templates"  #: folder of chat templates with a name, such as `tool_use`
 
 
@@ -33,7 +39,16 @@ def copy_tokenizer(source: Path, into: Path) -> None:
     """
     if not source.is_dir():
         raise GymError("the tokenizer is gone", where=str(source), fix="run the command again: it is made anew")
-    for pattern in (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"):
+    _copy(source, into, (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"))
+
+
+def copy_pooling(source: Path, into: Path) -> None:
+    """Copy what says how states become an embedding, as sentence-transformers has it, where `source` holds such a model."""
+    _copy(source, into, POOLING)
+
+
+def _copy(source: Path, into: Path, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
         for file in sorted(source.glob(pattern)):
             target = into / file.relative_to(source)
             target.parent.mkdir(exist_ok=True)

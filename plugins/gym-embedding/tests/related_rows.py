@@ -1,0 +1,34 @@
+"""Rows of texts that belong together, and recipes over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gym_testkit.bench import Bench
+
+#: Two equal anchors, two equal positives, none to two negatives.
+ROWS: list[dict[str, Any]] = [
+    {"anchor": "one", "positive": "uno", "negatives": ["due", "a much longer text than the others"]},
+    {"anchor": "one", "positive": "eins", "negatives": ["uno mattino"]},
+    {"anchor": "two and more", "positive": "due"},
+    {"anchor": "three", "positive": "tre", "negatives": ["uno"]},
+    {"anchor": "3", "positive": "tre"},
+    {"anchor": "four", "positive": "quattro stagioni", "negatives": ["one"]},
+]
+SCORED: list[dict[str, Any]] = [
+    {"anchor": "one", "positive": "uno", "score": 1},
+    {"anchor": "two", "positive": "tre stagioni", "score": 0.2},
+    {"anchor": "three", "positive": "three", "score": 0.9},
+    {"anchor": "four", "positive": "four things", "score": 0.2},
+    {"anchor": "five", "positive": "six", "score": -0.5},
+    {"anchor": "five", "positive": "5", "score": 0.4},
+]
+
+
+def recipe(
+    bench: Bench, rows: list[dict[str, Any]], train: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return a small recipe over rows, with options of the algorithm."""
+    return {**bench.recipe({"name": "embedding", **options}, **(train or {})), "data": str(bench.file(rows))} | {
+        "model": str(bench.model())
+    }

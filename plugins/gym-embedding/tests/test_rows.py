@@ -1,0 +1,107 @@
+"""From rows of texts to tokens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from gym_core import DataError, load_recipe
+from gym_embedding.format_reader import RelatedTextsReader, detect
+from gym_embedding.formats import RelatedTextsFormat
+from gym_embedding.shape import RELATED_TEXTS
+from gym_testkit.bench import Bench
+
+
+def read(row: dict[str, Any], **options: Any) -> tuple[tuple[str, ...], float | None]:
+    """Return the texts of a row, and its score."""
+    found = RelatedTextsReader(RelatedTextsFormat(**options)).convert(row)
+    return found.texts, found.score
+
+
+def test_columns_are_told_by_their_names() -> None:
+    rows = [{"query": "q", "pos": ["p"], "neg": ["m", "n"]}]
+    found = detect(rows)
+    assert found is not None
+    assert RelatedTextsReader(found).convert(rows[0]).texts == ("q", "p", "m", "n")
+    scored = detect([{"sentence1": "a", "sentence2": "b", "label": 0.5}])
+    assert scored is not None and (scored.anchor, scored.positive, scored.score) == ("sentence1", "sentence2", "label")
+    worded = detect([{"sentence1": "a", "sentence2": "b", "label": "entailment"}])
+    assert worded is not None and worded.score is None
+    assert detect([{"prompt": "a", "completion": "b"}]) is None
+
+
+def test_negatives_stand_in_columns_or_lists() -> None:
+    row = {"anchor": "a", "positive": "p", "negative_1": "x", "negative_2": None, "negatives": ["y", "z"]}
+    assert read(row) == (("a", "p", "x", "y", "z"), None)
+    assert read(row, negatives=("negative_1",)) == (("a", "p", "x"), None)
+
+
+def test_prompts_stand_before_texts() -> None:
+    row = {"anchor": "a", "positive": "p", "negative": "n", "instruction": "Find it."}
+    assert read(row, document_prompt="doc: ")[0] == ("Instruct: Find it.\nQuery:a", "doc: p", "doc: n")
+    assert read(row, instruction=None, query_prompt="query: ")[0] == ("query: a", "p", "n")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"anchor": " ", "positive": "p"}, "the anchor .* is empty"),
+        ({"anchor": "a"}, "the positive .* is missing"),
+        ({"anchor": "a", "positive": ["p", "q"]}, "2 positives"),
+        ({"anchor": "a", "positive": "p", "negative": ""}, "a negative is empty"),
+        ({"anchor": "a", "positive": "p", "score": "high"}, "holds no number"),
+        ({"anchor": "a", "positive": "p", "score": float("nan")}, "holds no number"),
+        ({"anchor": "a", "positive": "p", "score": 1, "negative": "n"}, "a score is of two texts"),
+    ],
+)
+def test_rows_that_say_nothing_are_refused(row: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(row)
+
+
+def test_a_shown_row_is_read() -> None:
+    assert read(dict(RELATED_TEXTS.shown("q", "a", "w"))) == (("q", "a", "w"), None)
+
+
+def closing(bench: Bench, tmp_path: Path) -> Path:
+    """Return a model whose tokenizer ends each text, as that of Qwen3-Embedding does."""
+    path = tmp_path / "closing"
+    shutil.copytree(bench.model(), path)
+    told = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+    end = next(token for token in told["added_tokens"] if token["special"])
+    template = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end["content"], "type_id": 0}}]
+    told["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": template,
+        "pair": [*template, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}},
+    }
+    (path / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_tokens_are_those_of_the_tokenizer_when_it_is_called(bench: Bench, tmp_path: Path, closed: bool) -> None:
+    """Cut off, a text keeps what ends it."""
+    model = closing(bench, tmp_path) if closed else bench.model()
+    texts = ["anchor of some length", "ü", "a negative"]
+    file = bench.file([{"anchor": texts[0], "positive": texts[1], "negative": texts[2]}])
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    for cutoff in (64, 9):
+        recipe = load_recipe(bench.recipe("embedding") | {"data": {"sources": str(file), "cutoff": cutoff}})
+        assert recipe.data is not None
+        rows = "gym_embedding.shape:RELATED_TEXTS"
+        sample = recipe.data.build(tokenizer=model, rows=rows, seed=0).train[0]
+        wanted = [tokenizer(text, truncation=True, max_length=cutoff)["input_ids"] for text in texts]
+        assert [sample.tokens[where].tolist() for _, where in sample.parts] == wanted
+        assert [name for name, _ in sample.parts] == ["anchor", "positive", "negative"]
+
+
+def test_rows_of_another_shape_are_refused_by_name(bench: Bench) -> None:
+    with pytest.raises(DataError, match=r"no known row format(.|\n)*related-texts, anchor: question"):
+        bench.run(bench.recipe("embedding") | {"data": str(bench.file([{"ask": "a", "tell": "b"}]))})
