@@ -356,6 +356,21 @@ FAULTS = [
     ),
     Fault("gym-unlearn", "return log_probs / lengths", "return log_probs", "test_losses.py", "formulas_say"),
     Fault(
+        "gym-embedding",
+        "logits.logsumexp(1) - own[:, 0] / config.temperature",
+        "logits.logsumexp(1) - own[:, 0]",
+        "test_losses.py",
+        "value_and_gradient",
+    ),
+    Fault("gym-embedding", "out = related\n", "out = related & False\n", "test_losses.py", "no_negative"),
+    Fault(
+        "gym-embedding",
+        "parts.rank + parts.world * at",
+        "0",
+        "test_steps.py",
+        "embedded_before",
+    ),
+    Fault(
         "gym-rl",
         "return coefficient if entropy <= target else 0.0",
         "return coefficient",

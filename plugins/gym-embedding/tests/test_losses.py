@@ -12,7 +12,7 @@ from related_rows import ROWS, SCORED, recipe
 from gym_core import load_recipe
 from gym_embedding import Embedding
 from gym_embedding.evaluation import correlations
-from gym_embedding.losses import LOSSES, Pool, info_nce, ranks
+from gym_embedding.losses import LOSSES, Pool, info_nce, ranks, row_losses
 from gym_testkit.bench import Bench
 from gym_testkit.oracle import compare
 
@@ -47,8 +47,9 @@ def test_a_copy_of_what_belongs_to_an_anchor_is_no_negative() -> None:
     states, pool = drawn([2, 2])
     states[3] = states[1]
     copied = Pool.of([2, 2], [0, 1, 2, 1], [1.0, 1.0])
-    assert info_nce(states, pool, Embedding())[0] > 0.6
-    assert info_nce(states, copied, Embedding()).tolist() == [0, 0]
+    rows = torch.arange(2)
+    assert info_nce(states, pool, Embedding(), rows)[0] > 0.6
+    assert info_nce(states, copied, Embedding(), rows).tolist() == [0, 0]
     assert ranks(states, copied, torch.arange(2)).tolist() == [1, 1]
 
 
@@ -56,6 +57,23 @@ def test_a_text_as_close_as_the_positive_ranks_before_it() -> None:
     """A model that embeds all texts alike finds nothing."""
     _, pool = drawn([3, 2, 2])
     assert ranks(torch.ones(7, 4), pool, torch.arange(3)).tolist() == [4, 4, 4]
+
+
+def test_equal_documents_take_one_rank() -> None:
+    """Two rows have the same hard negative, which is closer to the first anchor than its positive."""
+    states = torch.eye(4)[[0, 1, 0, 2, 3, 0]]
+    pool = Pool.of([3, 3], [0, 1, 2, 3, 4, 2], [1.0, 1.0])
+    assert ranks(states, pool, torch.arange(2)).tolist()[0] == 3  # behind it, and beside a text as far away
+    assert ranks(states + torch.eye(4)[1] / 9, pool, torch.arange(2)).tolist()[0] == 2
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_losses_of_some_rows_are_those_of_all(symmetric: bool) -> None:
+    states, pool = drawn([3, 2, 4, 2, 3], seed=3)
+    config = Embedding(symmetric=symmetric, false_negative_margin=0.0, matryoshka_dims=(8, 4))
+    whole = row_losses(states, pool, config, torch.arange(5))
+    parts = torch.cat([row_losses(states, pool, config, rows) for rows in torch.arange(5).split(2)])
+    assert torch.allclose(whole, parts, rtol=1e-12)
 
 
 def test_ranks_are_those_of_a_sorted_list() -> None:
@@ -88,5 +106,5 @@ def test_they_agree_with_sentence_transformers(name: str) -> None:
     labels = pool.scores.double()
     theirs = made.compute_loss_from_embeddings(columns, labels)
     config = Embedding(loss="infonce" if ranked else name, symmetric=name == "symmetric")
-    ours = LOSSES[config.loss](states, pool, config).mean()
+    ours = LOSSES[config.loss](states, pool, config, torch.arange(len(labels))).mean()
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)

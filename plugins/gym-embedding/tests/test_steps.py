@@ -35,8 +35,11 @@ def test_how_a_step_is_cut_changes_nothing(bench: Bench, options: dict[str, Any]
             assert run.series(name) == pytest.approx(runs[0].series(name), rel=2e-3)
 
 
-def test_what_is_embedded_before_a_step_is_what_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With dropout: each text is drawn alike both times, else the gradient would be that of another embedding."""
+@pytest.mark.parametrize("drawn", ["dropout", "noise"])
+def test_what_is_embedded_before_a_step_is_what_it_trains(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, drawn: str
+) -> None:
+    """What is drawn for each text is the same both times, else the gradient would be that of another embedding."""
     before: list[np.ndarray] = []
     during: list[np.ndarray] = []
     judged, loss = JudgedSteps.judged, EmbeddingObjective.loss
@@ -55,10 +58,20 @@ def test_what_is_embedded_before_a_step_is_what_it_trains(bench: Bench, monkeypa
 
     monkeypatch.setattr(JudgedSteps, "judged", seen)
     monkeypatch.setattr(EmbeddingObjective, "loss", trained)
-    adapted = recipe(bench, ROWS) | {"adapter": {"name": "lora", "dropout": 0.5}}
-    bench.run(adapted, batch_size=2, accumulate=3, max_steps=2)
+    sections: dict[str, Any] = {
+        "dropout": {"adapter": {"name": "lora", "dropout": 0.5}},
+        "noise": {"model": {"path": str(bench.model()), "neftune_noise_alpha": 5}},
+    }[drawn]
+    bench.run(recipe(bench, ROWS) | sections, batch_size=2, accumulate=3, max_steps=2, gradient_checkpointing=True)
     assert len(before) == 2 and len(during) == 6
     assert np.array_equal(np.concatenate(before), np.concatenate(during))
+
+
+def test_a_step_of_one_row_is_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(recipe(bench, ROWS), "one", batch_size=1, max_steps=1)
+    assert "a step has one row" in capsys.readouterr().err
+    bench.run(recipe(bench, ROWS), "two", batch_size=1, accumulate=2, max_steps=1)
+    assert "a step has one row" not in capsys.readouterr().err
 
 
 def test_an_evaluation_does_not_depend_on_batches(bench: Bench) -> None:

@@ -8,8 +8,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from gym_embedding import Embedding
-from gym_embedding.losses import pair_cosines, ranks
-from gym_embedding.objective import judge
+from gym_embedding.losses import pair_cosines, ranks, row_losses
 from gym_embedding.whole_step import Embedded, joined
 from gym_torch.loop.job import Job
 
@@ -31,13 +30,13 @@ class RetrievalEvaluation:
         if parts is None:
             return None
         states, pool = joined(parts, job.accelerator.device)
-        losses, _ = judge(states, pool, self.config)
-        found = {"loss": float(losses.mean())}
+        some = torch.arange(len(pool.anchors), device=states.device).split(ROWS)
+        losses = torch.cat([row_losses(states, pool, self.config, rows) for rows in some])
+        found = {"loss": float(losses.double().mean())}
         if self.config.loss != "infonce":
             cosines, scores = pair_cosines(states, pool).tolist(), pool.scores.tolist()
             return {**found, **correlations(cosines, scores)}
-        numbers = torch.arange(len(pool.anchors), device=states.device)
-        places = torch.cat([ranks(states, pool, rows) for rows in numbers.split(ROWS)]).double()
+        places = torch.cat([ranks(states, pool, rows) for rows in some]).double()
         counted = (places <= BEST).double()
         return {
             **found,

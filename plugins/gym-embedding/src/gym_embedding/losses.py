@@ -26,6 +26,7 @@ class Pool:
     targets: Tensor  #: [rows] int64, the place of the positive of each row among the documents
     asked: Tensor  #: [rows] int64, equal for equal anchors
     told: Tensor  #: [documents] int64, equal for equal documents
+    first: Tensor  #: [documents] bool, whether no document before it is equal
     known: Tensor  #: [different anchors, different documents] bool, whether a row shows that one belongs to the other
     scores: Tensor  #: [rows] fp32; NaN where a row has none
 
@@ -37,10 +38,12 @@ class Pool:
         documents = np.delete(np.arange(len(names)), anchors)
         targets = anchors - np.arange(len(anchors))  # before it stand as many anchors as rows
         different, asked = np.unique(names[anchors], return_inverse=True)
-        others, told = np.unique(names[documents], return_inverse=True)
+        others, firsts, told = np.unique(names[documents], return_index=True, return_inverse=True)
+        first = np.zeros(len(documents), dtype=np.bool_)
+        first[firsts] = True
         known = np.zeros((len(different), len(others)), dtype=np.bool_)
         known[asked, told[targets]] = True
-        arrays = anchors, documents, targets, asked, told, known, np.asarray(scores, dtype=np.float32)
+        arrays = anchors, documents, targets, asked, told, first, known, np.asarray(scores, dtype=np.float32)
         return cls(*map(torch.from_numpy, arrays))
 
     def related(self, rows: Tensor) -> Tensor:
@@ -52,15 +55,14 @@ class Pool:
         return Pool(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
-def info_nce(states: Tensor, pool: Pool, config: Embedding) -> Tensor:
-    """Return the InfoNCE loss of each row (arXiv:1807.03748), `[rows]`; with `symmetric` the mean of both ways."""
-    rows = torch.arange(len(pool.anchors), device=states.device)
+def info_nce(states: Tensor, pool: Pool, config: Embedding, rows: Tensor) -> Tensor:
+    """Return the InfoNCE loss of some rows `[k]` (arXiv:1807.03748), `[k]`; with `symmetric` the mean of both ways."""
     units = normalize(states, dim=-1)
-    anchors, documents = units[pool.anchors], units[pool.documents]
-    related = pool.related(rows)
-    found = one_way(anchors @ documents.T, pool.targets, related, config)
+    anchors, documents, targets = units[pool.anchors], units[pool.documents], pool.targets[rows]
+    found = one_way(anchors[rows] @ documents.T, targets, pool.related(rows), config)
     if config.symmetric:
-        back = one_way(documents[pool.targets] @ anchors.T, rows, related[:, pool.targets].T, config)
+        belong = pool.known[:, pool.told[targets]][pool.asked].T
+        back = one_way(documents[targets] @ anchors.T, rows, belong, config)
         found = (found + back) / 2
     return found
 
@@ -76,9 +78,9 @@ def one_way(cosines: Tensor, targets: Tensor, related: Tensor, config: Embedding
     return logits.logsumexp(1) - own[:, 0] / config.temperature
 
 
-def cosent(states: Tensor, pool: Pool, config: Embedding) -> Tensor:
-    """Return for each row the CoSENT loss of all of them: log(1 + sum of exp((cos_j - cos_i) / temperature) where i has the
-    higher score), `[rows]`.
+def cosent(states: Tensor, pool: Pool, config: Embedding, rows: Tensor) -> Tensor:
+    """Return for some rows the CoSENT loss of all of them: log(1 + sum of exp((cos_j - cos_i) / temperature) where i has the
+    higher score), `[k]`.
     """
     scaled = pair_cosines(states, pool) / config.temperature
     order = pool.scores.argsort()
@@ -86,12 +88,12 @@ def cosent(states: Tensor, pool: Pool, config: Embedding) -> Tensor:
     # The sums over higher scores are those from a place on, so the matrix of all pairs is never made.
     above = torch.cat([torch.logcumsumexp(-scaled.flip(0), 0).flip(0), scaled.new_full((1,), -torch.inf)])
     pairs = scaled + above[torch.searchsorted(scores, scores, right=True)]
-    return torch.cat([scaled.new_zeros(1), pairs]).logsumexp(0).expand(len(scores))
+    return torch.cat([scaled.new_zeros(1), pairs]).logsumexp(0).expand(len(rows))
 
 
-def cosine(states: Tensor, pool: Pool, config: Embedding) -> Tensor:
-    """Return the squared difference of cosine and score of each row, `[rows]`."""
-    return (pair_cosines(states, pool) - pool.scores).square()
+def cosine(states: Tensor, pool: Pool, config: Embedding, rows: Tensor) -> Tensor:
+    """Return the squared difference of cosine and score of some rows, `[k]`."""
+    return (pair_cosines(states, pool) - pool.scores)[rows].square()
 
 
 def pair_cosines(states: Tensor, pool: Pool) -> Tensor:
@@ -100,26 +102,26 @@ def pair_cosines(states: Tensor, pool: Pool) -> Tensor:
     return (units[pool.anchors] * units[pool.anchors + 1]).sum(-1)
 
 
-LOSSES: dict[str, Callable[[Tensor, Pool, Embedding], Tensor]] = {
+LOSSES: dict[str, Callable[[Tensor, Pool, Embedding, Tensor], Tensor]] = {
     "infonce": info_nce,
     "cosent": cosent,
     "cosine": cosine,
 }
 
 
-def row_losses(states: Tensor, pool: Pool, config: Embedding) -> Tensor:
-    """Return the loss of each row of a pool `[rows]`, summed over the dimensions that are asked for."""
+def row_losses(states: Tensor, pool: Pool, config: Embedding, rows: Tensor) -> Tensor:
+    """Return the loss of some rows of a pool `[k]`, each against all of it, summed over the dimensions that are asked for."""
     loss, dims = LOSSES[config.loss], config.matryoshka_dims or (states.shape[1],)
-    return torch.stack([loss(states[:, :dim], pool, config) for dim in dims]).sum(0)
+    return torch.stack([loss(states[:, :dim], pool, config, rows) for dim in dims]).sum(0)
 
 
 @torch.no_grad()
 def ranks(states: Tensor, pool: Pool, rows: Tensor) -> Tensor:
     """Return the rank of the positive of some rows among all documents, from 1, `[k]`.
 
-    Other positives of an equal anchor do not count. A document that is as close is counted as closer.
+    Other positives of an equal anchor do not count, and equal documents once. One that is as close is counted as closer.
     """
     units = normalize(states, dim=-1)
     cosines = units[pool.anchors[rows]] @ units[pool.documents].T
     own = cosines.gather(1, pool.targets[rows, None])
-    return ((cosines >= own) & ~pool.related(rows)).sum(1) + 1
+    return ((cosines >= own) & ~pool.related(rows) & pool.first).sum(1) + 1

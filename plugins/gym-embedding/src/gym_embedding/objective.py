@@ -144,10 +144,10 @@ def _judged(samples: Sequence[JudgedTexts]) -> dict[str, Tensor]:
 
 def judge(states: Tensor, pool: Pool, config: Embedding) -> tuple[Tensor, Tensor]:
     """Return the loss of each row `[rows]`, and whether its positive is the closest, as 0 or 1; 0 where rows have scores."""
-    losses = row_losses(states, pool, config)
+    rows = torch.arange(len(pool.anchors), device=states.device)
+    losses = row_losses(states, pool, config, rows)
     if config.loss != "infonce":
         return losses, torch.zeros_like(losses, requires_grad=False)
-    rows = torch.arange(len(pool.anchors), device=states.device)
     return losses, (ranks(states.detach(), pool, rows) == 1).to(losses.dtype)
 
 

@@ -15,6 +15,7 @@ from gym_embedding.objective import EmbeddingObjective, EmbeddingPolicy
 from gym_embedding.pooling import Pooling
 from gym_embedding.samples import TextsSample
 from gym_embedding.whole_step import Embedded, JudgedSteps
+from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, dataset
 from gym_torch.distributed.collectives import gathered
 from gym_torch.kinds import part
@@ -22,6 +23,11 @@ from gym_torch.loop.job import Job
 from gym_torch.loop.step_batches import place, reseed
 from gym_torch.policy import evaluating
 from gym_torch.source import Step, once
+
+ALONE = (
+    "a step has one row, whose own negatives are all there is to tell its positive from: a larger `train.batch_size` or "
+    "`train.accumulate` adds the texts of other rows"
+)
 
 
 def embeddings(parts: Parts[Embedding, EmbeddingObjective, EmbeddingPolicy, TextsSample]) -> Contribution:
@@ -61,7 +67,10 @@ def embeddings(parts: Parts[Embedding, EmbeddingObjective, EmbeddingPolicy, Text
                     return None
         return together(every[: len(every) - step.spare] or [_none_of(every[0])])
 
-    source = JudgedSteps(dataset(parts), parts.config, of_step, device)
+    order = dataset(parts)
+    if parts.config.loss == "infonce" and np.diff(order.bounds).max() == 1:
+        warn(ALONE)
+    source = JudgedSteps(order, parts.config, of_step, device)
     evaluation = RetrievalEvaluation(parts.config, held_out) if parts.data.validation else None
     return Contribution(parts.objective, source, evaluation)
 
