@@ -33,7 +33,7 @@ def _differences(left: Path, right: Path) -> Iterator[str]:
     yield from _values(one.get("precision"), other.get("precision"), "run.json: precision")
     curve, again = read_lines(left / FILE), read_lines(right / FILE)
     for number, (line, repeated) in enumerate(zip(curve, again, strict=False), start=1):
-        yield from _values(_timeless(line), _timeless(repeated), f"{FILE} line {number}")
+        yield from _values(timeless(line), timeless(repeated), f"{FILE} line {number}")
     yield from _values(len(curve), len(again), f"{FILE}: lines")
     yield from _tensors(left / "model", right / "model")
     if any((output / QUANTIZED).exists() for output in (left, right)):
@@ -47,7 +47,7 @@ def _differences(left: Path, right: Path) -> Iterator[str]:
     yield from _tensors(last, reached)
     state, found = (json.loads((path / STATE).read_text(encoding="utf-8")) for path in (last, reached))
     for part in ("optimizer", "progress", "source", "conditions"):
-        yield from _values(_timeless(state[part]), _timeless(found[part]), f"{last.name}/{STATE}: {part}")
+        yield from _values(timeless(state[part]), timeless(found[part]), f"{last.name}/{STATE}: {part}")
 
 
 def _files(left: Path, right: Path) -> Iterator[str]:
@@ -108,5 +108,6 @@ def _values(left: Any, right: Any, where: str) -> Iterator[str]:
         yield f"{where}: {left!r} without kills, {right!r} with them"
 
 
-def _timeless(record: dict[str, Any]) -> dict[str, Any]:
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the figures that the clock decides."""
     return {key: value for key, value in record.items() if not key.endswith(_CLOCKED)}

@@ -166,10 +166,11 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
     policy.noise = Noise.of(adapted.model, model, train.seed, lambda: job.progress.step)
     objective.layout = training_layout(recipe, model, adapted.model)
     summary.tell_start(job, policy, described(recipe, data))
+    summary.record_start(run, job, data.fingerprint, results.conditions)
 
     with job.observer:
         if found:
-            go_on(found, job, policy, results.conditions, recipe, checkpoints)
+            go_on(found, job, policy, results.conditions, run, checkpoints)
         training_state.check_skips(recipe.train.skip_steps, job.progress)
         contribution.after_resume(job)
         load(references)

@@ -58,7 +58,7 @@ def conditions_of(run: Run, model: LoadedModel, config: TorchAlgorithm) -> dict[
 
 
 def go_on(
-    found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], recipe: Recipe, checkpoints: Checkpoints
+    found: Path, job: Job, policy: Policy[Any], conditions: Mapping[str, Any], run: Run, checkpoints: Checkpoints
 ) -> None:
     """Put a job where a checkpoint left it, and say so. Raises what `training_state.restore` and `extended` raise."""
     before = training_state.restore(found, job, policy, conditions)
@@ -70,4 +70,5 @@ def go_on(
         )
         job.progress.best_step, job.progress.best, job.progress.best_figures = -1, None, {}
     if job.progress.total > before:
-        say(extended(recipe, job, before))
+        say(extended(run.recipe, job, before))
+        run.record.update(extended={str(before): job.progress.total})  # it may not be what a run of this length is

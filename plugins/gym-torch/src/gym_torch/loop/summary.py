@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
+import torch
+
 from gym_core import Artifact, Run
+from gym_data.provenance import read_maker
 from gym_torch import planners
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
+from gym_torch.kernels.native_code import features
 from gym_torch.loop.job import Job
 from gym_torch.loop.prepared_data import Prepared
 from gym_torch.memory.memory_meter import Meter
@@ -28,6 +35,30 @@ def tell_start(job: Job, policy: Policy[Any], samples: str) -> None:
         + f", {world} processes" * (world > 1)
         + f", of which {sharing} share each row" * (sharing > 1)
     )
+
+
+def record_start(run: Run, job: Job, fingerprint: str, conditions: Mapping[str, Any]) -> None:
+    """Write down, before the first step, what decides every number beside the recipe: data, models, machine and code.
+
+    `fingerprint` is that of the data, `conditions` what must be the same when the run goes on. Who carries the run out once more
+    (`gym reproduce`) compares all of it.
+    """
+    named = (re.split("[.:]", path)[0] for item in run.recipe.resolved for path in (item.config, item.target) if path)
+    run.record.update(
+        data={"fingerprint": fingerprint},
+        conditions=conditions,
+        machine=machine() | {"processes": job.accelerator.num_processes},
+        code={package: read_maker(package)["code"] for package in sorted({"gym_core", "gym_torch", *named})},
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Return what of this machine decides the last digits of numbers: device, threads, and instructions of the processor."""
+    return {
+        "device": precision_probe.device_name(),
+        "threads": torch.get_num_threads(),
+        "instructions": sha256(features()).hexdigest()[:16],
+    }
 
 
 def record(run: Run, job: Job, model: LoadedModel, data: Prepared, meter: Meter, planned: planners.PlannedRun) -> None:
