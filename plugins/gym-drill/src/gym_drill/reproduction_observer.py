@@ -24,7 +24,8 @@ class ReproductionObserver(Observer):
     def started(self, progress: Progress) -> None:
         """Compare data and models. Raises DataError where they are others, unless `anyway`."""
         here = self.record.read()
-        original = here.get(ORIGINAL, {})
+        if (original := here.get(ORIGINAL)) is None:
+            return
         pairs = {"the data": (original.get("data"), here["data"]["fingerprint"])}
         pairs |= {name: (then, here["conditions"].get(name)) for name, then in original.get("conditions", {}).items()}
         for name, (then, now) in pairs.items():
