@@ -30,6 +30,19 @@ class Scaling(Config):
         return self
 
 
+class LossSpike(Config):
+    """When the loss or gradient norm of a step stands out so far from those before it that it must not move the weights."""
+
+    window: Annotated[int, Field(ge=4, le=100_000)] = 128
+    """Steps taken before it that a step is compared with, from half as many on (`rolling_interval_length` in OLMo-core)."""
+    threshold: Annotated[float, Field(gt=0)] = 6.0
+    """Standard deviations above the mean from which on loss or gradient norm are a spike (`sigma_factor` in OLMo-core)."""
+    action: Literal["skip", "stop"] = "skip"
+    """`skip`: it updates nothing, nor does a step that is not finite, and the run goes on; `stop`: the run ends with a report."""
+    patience: PositiveInt = 8
+    """Steps skipped in a row after which the next one ends the run: then it is not the samples."""
+
+
 class Train(Config):
     """How long to train, on how much at a time, and what to write down on the way."""
 
@@ -58,6 +71,8 @@ class Train(Config):
     (`bf16`, `fp16` in transformers)."""
     loss_scale: Scaling = Scaling()
     """How the loss is scaled with `precision: fp16`, and there alone."""
+    loss_spike: LossSpike | None = None
+    """What to do with a step whose loss or gradient is a spike; `{}` for the defaults. Without it nothing is looked for."""
     gradient_checkpointing: bool | PositiveInt | Literal["selective", "tiled", "offload", "auto"] = False
     """Layers that compute activations again: every one, or each so many-th; `selective`: all but matrix products and attention;
     `tiled`: every one, in slices of the row; `offload`: those, inputs put on the disk or the host; `auto`: as little as fits."""

@@ -188,6 +188,7 @@ def _check(recipe: Recipe, objective: Objective[Any], precision: str) -> None:
         ),
         (keeps_best(train), "train.keep_best", "checkpoints of single users are not kept"),
         (precision == "fp16", "train.precision", "fp16 scales each loss by what its own gradients bear"),
+        (train.loss_spike, "train.loss_spike", "steps are judged by the run that they are of"),
         (libraries, "model.kernels", "kernels of libraries are tried for one run"),
         (sharing > 1, "distributed.context_parallel_size", "processes are to share its rows"),
     )

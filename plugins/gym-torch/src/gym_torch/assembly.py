@@ -27,12 +27,13 @@ from gym_torch.distributed.collectives import gathered
 from gym_torch.distributed.context_parallel import check_dropout, check_shared
 from gym_torch.distributed.strategies import sharing
 from gym_torch.further_models import trained_further
-from gym_torch.loop import checks, summary, train_loop
+from gym_torch.loop import checks, divergence_report, summary, train_loop
 from gym_torch.loop.adapter_initialization import first_step, initialize
 from gym_torch.loop.best_metric import best_metric
 from gym_torch.loop.callbacks import observers_of
 from gym_torch.loop.job import Job
 from gym_torch.loop.loss_scale import LossScale
+from gym_torch.loop.loss_spikes import LossSpikes
 from gym_torch.loop.lr_schedule import schedule
 from gym_torch.loop.optimizer import optimizer_of
 from gym_torch.loop.prepared_data import described, prepare
@@ -160,6 +161,7 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         best_by=best_metric(recipe),
         balance=policy.balance,
         loss_scale=LossScale(train.loss_scale) if model.precision == "fp16" else None,
+        spikes=LossSpikes(train.loss_spike) if train.loss_spike else None,
         parts=(adapted, *policy.auxiliary_modules),
         changeover=changeover,
     )
@@ -177,7 +179,8 @@ def assemble_and_train(config: TorchAlgorithm, run: Run, model: LoadedModel, res
         with job.signals:
             if not found:
                 checks.best_metric(job)
-            train_loop.run(job)
+            with divergence_report.written(run, model.path):
+                train_loop.run(job)
             artifact = results.keep(job)
             job.observer.ended(job.progress, artifact)
     summary.record(run, job, model, data, meter, planned)

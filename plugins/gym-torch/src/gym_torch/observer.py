@@ -106,7 +106,9 @@ class Observer:
         """An optimizer step is finished."""
 
     def skipped(self, progress: Progress, record: Record) -> None:
-        """A step of `train.skip_steps` went by without an update: step, epoch and `skipped`, the names of its samples."""
+        """A step went by without an update, as one of `train.skip_steps` or as a spike: step, epoch, `skipped`, the names of its
+        samples, and of a spike what `gym_torch.loop.loss_spikes.Spike.record` returns.
+        """
 
     def logged(self, progress: Progress, record: Record) -> None:
         """A line of `metrics.jsonl` is due: loss, grad_norm, learning_rate, tokens, ..."""

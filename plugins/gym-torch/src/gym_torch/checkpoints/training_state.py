@@ -60,6 +60,7 @@ def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[s
         "progress": asdict(job.progress),
         "window": job.window.state_dict(),
         "loss_scale": job.loss_scale and job.loss_scale.state_dict(),
+        "spikes": job.spikes and job.spikes.state_dict(),
         "source": plain_data(job.source.state_dict(), f"{named(job.source)}.state_dict", "algorithm"),
         "observers": job.observer.state_dict(),
         "optimizer": optimizer,
@@ -68,11 +69,13 @@ def job_state(job: Job, optimizer: Any, conditions: Mapping[str, Any]) -> dict[s
 
 
 def put_job(job: Job, state: Mapping[str, Any]) -> None:
-    """Restore progress, observers, log window and scale of the loss of a job from what `job_state` returned."""
+    """Restore progress, observers, log window, scale and spikes of the loss of a job from what `job_state` returned."""
     job.observer.load_state_dict(state["observers"])
     job.window.load_state_dict(state["window"])
     if job.loss_scale:
         job.loss_scale.load_state_dict(state["loss_scale"])
+    if job.spikes:
+        job.spikes.load_state_dict(state["spikes"])
     job.progress = Progress(**state["progress"])
     job.saved = job.progress.reached
 

@@ -18,6 +18,11 @@ def check(train: Train, processes: int) -> None:
     wrong = {
         "train.accumulate": (train.accumulate > 1, "sum gradients of several passes", "train.accumulate: 1"),
         "train.max_grad_norm": (train.max_grad_norm > 0, "clip by the norm of all gradients", "train.max_grad_norm: 0"),
+        "train.loss_spike": (
+            train.loss_spike is not None,
+            "leave out an update by its gradient",
+            "train.loss_spike: null",
+        ),
         "distributed": (processes > 1, "average gradients over processes", "--nproc 1"),
     }
     for key, (found, why, fix) in wrong.items():

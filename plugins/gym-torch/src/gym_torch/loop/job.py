@@ -21,6 +21,7 @@ from gym_torch.loop.best_metric import LOSS, BestMetric, check_given
 from gym_torch.loop.changeover import Changeover
 from gym_torch.loop.log_window import LogWindow
 from gym_torch.loop.loss_scale import LossScale
+from gym_torch.loop.loss_spikes import LossSpikes
 from gym_torch.loop.signals import Signals
 from gym_torch.metrics import Metrics
 from gym_torch.model.load_balancing import LoadBalancing
@@ -63,6 +64,7 @@ class Job:
     balance: LoadBalancing | None = None  #: of the experts of the policy, whose loss is added to that of each batch
     parts: Sequence[TrainedPart] = ()  #: the adapted model, and what trains beside it
     loss_scale: LossScale | None = None  #: of a run that computes in fp16
+    spikes: LossSpikes | None = None  #: of a run that looks for them
     changeover: Changeover | None = None  #: compiles the layers of the policy, before one of the steps
     window: LogWindow = field(default_factory=LogWindow)  #: what was not logged yet
     saved: tuple[int, int] = (-1, -1)  #: `Progress.reached` in the last checkpoint

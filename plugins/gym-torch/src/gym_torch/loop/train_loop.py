@@ -21,6 +21,7 @@ from gym_torch.auxiliary_module import AuxiliaryModule
 from gym_torch.contract_checks import check_names
 from gym_torch.distributed.collectives import gathered, over_processes
 from gym_torch.loop.job import Evaluation, Job, keeps_best
+from gym_torch.loop.loss_spikes import Spike
 from gym_torch.loop.nonfinite import check_weights, explain
 from gym_torch.loop.step_batches import StepBatches, place, reseed
 from gym_torch.loop.step_metrics import StepMetrics
@@ -34,7 +35,7 @@ def run(job: Job) -> None:
     """Train from where `job.progress` stands to the end.
 
     Raises Interrupted after a signal, when a checkpoint is written; DataError when a step has nothing to learn
-    from; GymError at the first loss or gradient that is not finite.
+    from; Diverged, a GymError, at the first loss or gradient that is not finite.
     """
     train, progress = job.train, job.progress
     found = job.source.steps(progress.step, job.spread.rank, job.spread.world)
@@ -85,14 +86,17 @@ def tell(job: Job) -> None:
             evaluate(job, job.evaluation)
 
 
-def skip(job: Job, step: Step) -> None:
-    """Let a step go by without an update: the schedule goes on, and its samples are written down."""
+def skip(job: Job, step: Step, spike: Spike | None = None) -> None:
+    """Let a step go by without an update: the schedule goes on, and its samples are written down, with the spike that it was."""
     progress = job.progress
     progress.step, progress.epoch = progress.step + 1, step.epoch
     progress.skipped.append(progress.step)
     counted = step.batches[: len(step.batches) - step.spare] if job.spread.first else ()
     names = gathered(job.accelerator, [example.id for batch in counted for example in batch])
-    job.observer.skipped(progress, {"step": progress.step, "epoch": progress.epoch, "skipped": names})
+    job.observer.skipped(
+        progress,
+        {"step": progress.step, "epoch": progress.epoch, "skipped": names, **(spike.record() if spike else {})},
+    )
 
 
 def rest(job: Job, step: Step, began: float) -> None:
@@ -130,7 +134,8 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     """Update the weights by the gradients of a step, all of whose batches went backward.
 
     Where the loss was scaled and the gradients are not finite, but the loss is, the scale was too large: it falls, and nothing is
-    updated. Otherwise raises GymError where the loss or a gradient is not finite, and then changes nothing.
+    updated; nor is it by a spike that is to be skipped. Otherwise raises Diverged where the loss or a gradient is not finite, or
+    the step is a spike, and then changes nothing.
     """
     train, progress = job.train, job.progress
     moved, resting = divided(job, step)
@@ -142,12 +147,17 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
     values = metrics.reduced(job.accelerator, local)
     sound = all(map(math.isfinite, values.values()))
     overflowed = sound and not math.isfinite(norm_value) and job.loss_scale is not None and job.loss_scale.overflowed()
-    if not (overflowed or (sound and math.isfinite(norm_value))):
+    spike = job.spikes.judged(values["loss"], norm_value) if job.spikes and not overflowed else None
+    if spike or not (overflowed or (sound and math.isfinite(norm_value))):
         policy = job.accelerator.unwrap_model(job.policy)
         check_weights(policy, job.last, train.skip_steps)
+        if job.spikes and job.spikes.options.action == "skip" and job.spikes.skipped():
+            job.optimizer.zero_grad()
+            skip(job, step, spike)
+            return
         join = partial(gathered, job.accelerator)
         fp16 = job.loss_scale is not None
-        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, join, fp16)
+        raise explain(policy, job.objective, step, progress.step + 1, train.skip_steps, join, fp16, spike)
     learnt = not overflowed and (norm_value > 0 or job.optimizer_config.updates_in_backward())
     if learnt:
         if job.last is None and job.optimizer_config.keeps_gradients():
@@ -175,6 +185,8 @@ def update(job: Job, step: Step, whole: StepBatches, metrics: StepMetrics, began
         values |= {"grad_norm": norm_value} if learnt else {"grad_norm": norm_value, UNLEARNT: 1.0}
         if job.loss_scale:
             job.loss_scale.passed()
+        if job.spikes and learnt:
+            job.spikes.passed(values["loss"], norm_value)
     job.window.add(values, metrics.largest)
 
 

@@ -49,6 +49,10 @@ class ProgressBar(Observer):
         """Say which samples are left out."""
         names = record["skipped"]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        if "skipped_loss" in record:
+            figures = f"loss {record['skipped_loss']:.4g}, gradient norm {record['skipped_grad_norm']:.4g}"
+            say(f"step {progress.step} updates nothing, it is a spike ({figures}): {', '.join(names[:5])}{more}")
+            return
         say(f"step {progress.step} is skipped as asked: {', '.join(names[:5])}{more}")
 
     def evaluated(self, progress: Progress, record: Record) -> None:
