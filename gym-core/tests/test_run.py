@@ -321,6 +321,7 @@ def test_a_run_that_left_nothing_does_not_hold_its_directory(recipe, tmp_path, m
 
     def fails(self):
         (self.run.output / "metrics.jsonl").touch()
+        (self.run.output / "divergence.json").write_text("{}")  # why it ended
         (self.run.output / "checkpoints" / ".step-1.building").mkdir(parents=True)
         (self.run.output / "checkpoints" / ".step-1.building" / "half").write_text("half")
         self.run.record.update(precision="bf16")

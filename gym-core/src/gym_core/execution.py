@@ -24,6 +24,7 @@ from gym_core.run import Outcome, Run
 from gym_core.sections import dotted
 
 _ONE = threading.RLock()
+ENDED = ("run.json", "divergence.json", "divergence.txt")  #: files that say how and why a run ended
 
 
 def execute(recipe: Recipe) -> Outcome:
@@ -146,8 +147,8 @@ def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _holds(output: Path, others: list[Path]) -> bool:
-    """Whether a run left a complete, non-empty file other than its record."""
-    files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name != "run.json")
+    """Whether a run left a complete, non-empty file other than those that say why it ended."""
+    files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name not in ENDED)
     return any(file.stat().st_size for file in files if "/." not in f"/{file.relative_to(output).as_posix()}")
 
 

@@ -166,6 +166,12 @@ def test_a_run_that_ends_of_nan_says_which_samples_do_it(model_path: Path, tmp_p
     assert f"look at these rows, mend them or take them out of the data: {culprit}" in report["try"]
 
 
+def test_a_new_run_takes_away_what_one_before_it_said(model_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "divergence.json").write_text("{}")
+    train(make_run(model_path, tmp_path, **SETTINGS | {"max_steps": 1}))
+    assert not (tmp_path / "divergence.json").exists()
+
+
 def test_ruined_weights_are_told_too(model_path: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"save_every": 1, "learning_rate": 1e38, "warmup": 0.0, "loss_spike": LossSpike()}
     with pytest.raises(GymError, match="since the update with samples: row"):

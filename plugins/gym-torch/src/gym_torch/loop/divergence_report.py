@@ -23,6 +23,9 @@ SHOWN = 20  #: samples in the text; the other file has all
 @contextmanager
 def written(run: Run, model: Path) -> Iterator[None]:
     """Have what the block ends of, where it diverges, written into the output of the run; `model` has the tokenizer."""
+    if run.ranks.main and not run.resuming:
+        for name in (REPORT, TEXT):  # of a run that ended before its first step, whose directory this one has
+            (run.output / name).unlink(missing_ok=True)
     try:
         yield
     except Diverged as error:
