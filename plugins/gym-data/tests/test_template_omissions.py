@@ -162,6 +162,21 @@ def test_an_answer_that_nothing_ends_learns_whose_turn_is_next_where_the_model_s
     assert learnt(["<|endoftext|>"]) == ["one|two"]
 
 
+@pytest.mark.parametrize(
+    ("stops", "sequences"), [([], 2), (["<|endoftext|>"], 2), (["<|im_end|>", "<|endoftext|>"], 1)]
+)
+def test_what_ends_a_text_is_not_learnt_behind_a_stop(stops, sequences):
+    """As in Phi-3, which writes it behind the last turn alone: a conversation is one sequence all the same."""
+    tokens = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    ending = UNMARKED + "{% if not add_generation_prompt %}<|endoftext|>{% endif %}"
+    phi = chats(ending, special=tokens, every_special=tokens, stops=stops)
+    found = phi.learnable(RenderRequest(chat("a", "one", "b", "two"), (), [1, 3])).sequences
+    assert len(found) == sequences
+    spans = [each.text[start:end] for each in found for start, end in each.spans]
+    behind = "" if sequences == 1 else "\n<|endoftext|>"
+    assert spans == [f"{word}<|im_end|>{behind}" for word in ("one", "two")]
+
+
 @pytest.mark.skipif("trl-glm4moe" not in TEMPLATES, reason="trl is not installed")
 def test_glm_ends_answers_and_calls_with_whose_turn_is_next():
     tokens = ["<|user|>", "<|assistant|>", "<|observation|>", "<|endoftext|>", "<|system|>"]

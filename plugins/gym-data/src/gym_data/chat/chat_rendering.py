@@ -183,12 +183,9 @@ class ChatRenderer:
     def _find(
         self, messages: Sequence[Message], render: loss_masks.Render, wanted: Collection[int], request: RenderRequest
     ) -> list[Rendered]:
-        find = (
-            loss_masks.by_marks
-            if self._templates[self._name(bool(request.tools))].marks_generation
-            else loss_masks.by_prefixes
-        )
-        return find(render, messages, wanted, self.quoter)
+        if self._templates[self._name(bool(request.tools))].marks_generation:
+            return loss_masks.by_marks(render, messages, wanted, self.quoter)
+        return loss_masks.by_prefixes(render, messages, wanted, self.quoter, self.spec.stops)
 
     def _name(self, tools: bool) -> str:
         return "tool_use" if tools and "tool_use" in self._templates else "default"

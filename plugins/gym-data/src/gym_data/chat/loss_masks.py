@@ -78,15 +78,20 @@ def by_marks(
 
 
 def by_prefixes(
-    render: Render, messages: Sequence[Message], wanted: Collection[int], quoter: SpecialTokenQuoter
+    render: Render,
+    messages: Sequence[Message],
+    wanted: Collection[int],
+    quoter: SpecialTokenQuoter,
+    stops: Collection[str] = (),
 ) -> list[Rendered]:
     """Return the fewest sequences in which every wanted answer is trained on as the model will meet it.
 
-    Raises ValueError when rendering an answer does not continue its prompt.
+    `stops` are the tokens that the model stops at. Raises ValueError when rendering an answer does not continue its prompt.
     """
 
     def shown(index: int) -> Rendered:
         text, start = _answered(render, messages, index)
+        text = text[: _stopped(text, start, quoter, stops)]
         return Rendered(text, (_trim((start, len(text)), text, quoter),), index)
 
     return _fewest(shown, wanted)
@@ -175,6 +180,19 @@ def _trim(span: Span, text: str, quoter: SpecialTokenQuoter) -> Span:
     if quoter.ends_special(text[start:end]):
         end = start + quoter.special_spans(text[start:end])[-1][1]
     return start, end
+
+
+def _stopped(text: str, start: int, quoter: SpecialTokenQuoter, stops: Collection[str]) -> int:
+    """Return where a text ends without the token that ends all of it, where the answer has ended with a stop before it.
+
+    Phi-3 writes one behind the last turn alone, which generation never comes to.
+    """
+    tokens = quoter.special_spans(text[start:])[-2:]
+    if len(tokens) == 2 and quoter.ends_special(text[start:]):
+        (begin, end), (last, _) = ((start + first, start + behind) for first, behind in tokens)
+        if text[begin:end] in stops and not text[end:last].strip():
+            return last
+    return len(text)
 
 
 def _close(span: Span, whole: Rendered, quoter: SpecialTokenQuoter) -> Span:

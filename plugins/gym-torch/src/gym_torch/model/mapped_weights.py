@@ -32,10 +32,7 @@ PAGEOUT = 21
 DONTNEED = 4  #: MADV_DONTNEED: drop pages; of a private mapping it would lose what was changed
 CHUNK = 2**22  #: numbers of a weight that are raised to fp32 at a time
 LOW = (torch.bfloat16, torch.float16)
-CASTS = (
-    torch.Tensor.to,
-    torch.Tensor.type_as,
-)  #: with which code of models has inputs follow the precision of a weight
+CASTS = (torch.Tensor.to, torch.Tensor.type_as)  #: how code of models has inputs follow the precision of a weight
 
 
 def load(
