@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from webui_browser import opened
 
 from gym_core.discovery import installed
+from gym_testkit import warm
 
 Until = Callable[[Callable[[], Any]], Any]
 
@@ -56,24 +57,25 @@ def test_a_model_answers_and_ends_with_the_server(folder: Path, until: Until):
     assert browser.get("/chat/state").json()["models"] == {}
 
 
-def test_a_model_ends_with_a_server_that_is_killed():
+def test_a_model_ends_with_a_server_that_is_killed(tmp_path: Path):
     code = (
         "import subprocess, sys, time; words = [sys.executable, '-m', 'gym_core.cli.exit_with_parent', *sys.argv[1:]]; "
         "p = subprocess.Popen(words, stdin=subprocess.PIPE); time.sleep(600)"
     )
-    words = [sys.executable, "-c", code, "api", "tiny", "--port", "0"]
+    served = ["webui", str(tmp_path), "--port", "0"]  # as `api` serves, with fewer imports
+    words = [sys.executable, "-c", code, *served]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
         for line in server.stdout:
-            if "serving" in line:
+            if "open http" in line:
                 break
         server.send_signal(signal.SIGKILL)
         server.stdout.read()  # ends when the model has ended, which holds it open
 
 
 def test_an_export_is_written_by_the_form_of_its_exporter(browser: TestClient, folder: Path, until: Until):
-    command = [sys.executable, "-m", "gym_core.cli", "train", "one.yaml"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+    done = warm.run("-m", "gym_core.cli", "train", "one.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
     assert browser.get("/export/form", params={"name": "safetensors"}).json()["options"]
     assert browser.post("/export/start", json={"run": "runs/one", "exporter": "safetensors"}).status_code == 200
 
