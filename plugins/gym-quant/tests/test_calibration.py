@@ -26,7 +26,7 @@ def test_what_no_run_made_is_calibrated_on_rows_of_any_shape(shape: str, tmp_pat
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS[shape]))
     words = ["quantize", "tiny", "--with", "gptq", f"data={file}", "--into", str(tmp_path / "made")]
-    assert gym([*words, "holdout_samples=1"]) == OK
+    assert gym([*words, "calibration_samples=16", "holdout_samples=1"]) == OK
     told = json.loads((tmp_path / "made/quantization.json").read_text())
     assert told["samples"]["calibration_tokens"] > 192 and told["samples"]["holdout_tokens"] > 9
 
