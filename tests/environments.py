@@ -61,8 +61,12 @@ def closure(*names: str) -> list[str]:
 def install(
     session: nox.Session, names: list[str], *tools: str, python: str = "python", constraints: str = CONSTRAINTS
 ) -> None:
-    """Install packages of the tree with what they need, in the tested versions; torch alone and first, hatchling before all."""
-    pip = [python, "-m", "pip", "install", "-q", "-c", constraints]
+    """Install packages of the tree with what they need, in the tested versions; torch alone and first, hatchling before all.
+
+    Python compiles what is imported, a third of what is installed, where it is imported first.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    pip = [python, "-m", "pip", "install", "-q", "--no-compile", "-c", constraints]
     external = python != "python"
     session.run(*pip, "hatchling", "editables", external=external)
     needs = [need for name in names for need in metadata(name)["project"].get("dependencies", [])]
