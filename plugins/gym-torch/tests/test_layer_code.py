@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 from gym_testkit import architectures
+from gym_testkit.caches import own_cache
 from gym_torch.batch import packed
 from gym_torch.compiled import ahead_of_time, compiled_code
 from gym_torch.compiled.compiling import Layers
@@ -59,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return where the code of the layers of that model lies."""
     path = tmp_path_factory.mktemp("compiled")
     with pytest.MonkeyPatch.context() as patched, torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
-        patched.setenv("GYM_CACHE", str(path))
+        patched.setenv("GYM_CACHE", own_cache(path))
         patched.setenv(compiled_code.FOLDER, str(path / "compiled"))
         assert not (found := Layers(adapted(), PACKED, precision="fp32").tried()).error, found
         yield path
