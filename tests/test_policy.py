@@ -25,7 +25,7 @@ CORE = sorted((ROOT / "gym-core/src").glob("**/*.py"))
 
 def test_the_kernel_stays_small():
     lines = [line for path in CORE for line in path.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 2520, f"gym-core has {len(lines)} lines that are not blank"
+    assert len(lines) <= 2550, f"gym-core has {len(lines)} lines that are not blank"
 
 
 def test_the_code_of_the_kernel_names_no_package_and_no_other_project():
