@@ -17,3 +17,8 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let libraries find what is theirs when the process ends; some print what they miss."""
+    gc.unfreeze()
