@@ -119,6 +119,33 @@ def test_whatever_is_computed_again_the_gradients_are_the_same(
     )
 
 
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("autocast", [True, False], ids=["autocast", "fp32"])
+def test_pairs_beside_each_other_are_as_near_as_those_of_peft(bench: Any, autocast: bool) -> None:
+    """And one of zeros changes no bit."""
+    model = bench.base()
+    adapted = LoRA(rank=4, alpha=6.0, target_modules="mlp.up_proj").build(model=model, seed=0)
+    adapted.attach("before0", 3)
+    layer = adapted.model.get_submodule("model.layers.1.mlp.up_proj")
+    pairs = [part["before0"].weight for part in (layer.lora_A, layer.lora_B)]
+    for weight in pairs:
+        nn.init.normal_(weight)
+    given = torch.randn(2, 9, layer.in_features, generator=torch.Generator().manual_seed(1))
+    theirs = lambda given: type(layer).forward(layer, given)  # noqa: E731
+    further = layer.scaling["before0"] * pairs[1].double() @ pairs[0].double()
+    true = lambda given: exact(layer)(given) + given.double() @ further.T  # noqa: E731
+    with torch.autocast(**BF16, enabled=autocast):
+        both = layer(given)
+        layer.set_adapter(["before0"])
+        assert torch.equal(layer(given), both)
+        layer.set_adapter(["before0", "default"])
+        nn.init.normal_(layer.lora_B["default"].weight)
+        mine, peft = passed(layer, layer, given), passed(layer, theirs, given)
+    for one, other, right in zip(mine, peft, passed(layer, true, given), strict=True):
+        off = [float((each.double() - right.double()).norm() / right.double().norm()) for each in (one, other)]
+        assert off[0] <= max(1.3 * off[1], 1e-6), off
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 0), (3, 1, 2)], ids=str)
 def test_what_comes_out_may_be_changed_in_place(layer: Any, shape: tuple[int, ...]) -> None:
     """As models do that clip queries and keys; a row may also be empty."""

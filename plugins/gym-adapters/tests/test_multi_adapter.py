@@ -234,6 +234,12 @@ def test_a_new_one_trains_beside_those_that_are_there(
         update={"adapter_name_or_path": (str(folders["one"]), str(folders["three"])), "create_new_adapter": True}
     )
     both = MultiAdapter(bench.base(), {"one": folders["one"], "three": folders["three"]})
+    adapted = config.build(model=bench.base(), seed=0)
+    with torch.autocast("cpu", torch.bfloat16):  # the reference of a preference, which is the policy at first
+        policy = bench.logits(adapted.model)
+        with adapted.disable_adapter():
+            assert kind is PiSSA or torch.equal(bench.logits(adapted.model), policy)
+        assert torch.equal(bench.logits(adapted.model), policy)
     adapted = bench.begun(config)
     assert close(bench.logits(adapted.model), bench.logits(both.model))
     bench.train(adapted.model)

@@ -29,26 +29,37 @@ def join_products(model: nn.Module) -> None:
 
 
 def _forward(layer: Linear, given: Tensor, *more: Any, **named: Any) -> Tensor:
-    name = _one_pair(layer)
-    if more or named or name is None or watched() or not _unseen(layer.lora_B[name]):
+    names = _pairs(layer)
+    if more or named or not names or watched() or not all(_unseen(layer.lora_B[name]) for name in names):
         return cast(Tensor, type(layer).forward(layer, given, *more, **named))
-    base = cast(nn.Linear, layer.base_layer)
-    first, second = cast(nn.Linear, layer.lora_A[name]), cast(nn.Linear, layer.lora_B[name])
+    weights = [pair[name].weight for name in names for pair in (layer.lora_A, layer.lora_B)]
     rounded = torch.is_autocast_enabled(given.device.type)
-    if not rounded and {given.dtype, first.weight.dtype, second.weight.dtype} != {torch.float32}:
+    if not rounded and {given.dtype, *(weight.dtype for weight in weights)} != {torch.float32}:
         return cast(Tensor, type(layer).forward(layer, given))
-    scaling, alone = layer.scaling[name], type(base) is nn.Linear and _unseen(base)
-    whole = alone and _unseen(first) and type(layer.lora_dropout[name]) is nn.Identity
+    base = cast(nn.Linear, layer.base_layer)
+    alone = type(base) is nn.Linear and _unseen(base)
+    first, *rest = names
+    before, after = cast(nn.Linear, layer.lora_A[first]), cast(nn.Linear, layer.lora_B[first])
+    whole = alone and _unseen(before) and type(layer.lora_dropout[first]) is nn.Identity
     if whole and _constant(base, None if rounded else given.dtype):
-        parts: tuple[Tensor | None, ...] = given, base.bias, first.weight, second.weight
+        parts: tuple[Tensor | None, ...] = given, base.bias, before.weight, after.weight
         parts = _rounded(base, *parts) if rounded else parts
-        return cast(Tensor, _Whole.apply(*parts, base.weight, scaling))  # type: ignore[no-untyped-call]
-    out: Tensor = base(given)
-    small: Tensor = first(layer.lora_dropout[name](given))
+        out = cast(Tensor, _Whole.apply(*parts, base.weight, layer.scaling[first]))  # type: ignore[no-untyped-call]
+    else:
+        out, rest = base(given), names
+    for name in rest:
+        out = _with_pair(layer, name, given, out, own=alone or name != first)
+    return out
+
+
+def _with_pair(layer: Linear, name: str, given: Tensor, out: Tensor, own: bool) -> Tensor:
+    """Return what comes `out` of a layer with the product of one more pair; in its place where it is our `own`."""
+    second = cast(nn.Linear, layer.lora_B[name])
+    small: Tensor = layer.lora_A[name](layer.lora_dropout[name](given))
     if out.dtype != small.dtype:  # a base that is not rounded
-        return (out + second(small) * scaling).to(out.dtype)
+        return (out + second(small) * layer.scaling[name]).to(out.dtype)
     weight = second.weight.to(small.dtype)
-    return cast(Tensor, _Sum.apply(out if alone else out.clone(), small, weight, scaling))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Sum.apply(out if own else out.clone(), small, weight, layer.scaling[name]))  # type: ignore[no-untyped-call]
 
 
 def _rounded(base: nn.Linear, given: Tensor | None, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -140,13 +151,16 @@ class _Sum(torch.autograd.Function):
         return by_out, by_small, by_weight, None
 
 
-def _one_pair(layer: Linear) -> str | None:
-    """Return the name of the one plain pair that works in a layer, or None."""
-    if layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
-        return None
-    (name,) = layer.active_adapters
-    other = name in layer.lora_variant or layer.lora_bias.get(name)
-    return name if name in layer.lora_A and not other else None
+def _pairs(layer: Linear) -> list[str]:
+    """Return the names of the plain pairs that work in a layer, in order; none where anything else does."""
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    if (
+        layer.disable_adapters
+        or layer.merged
+        or any(name in layer.lora_variant or layer.lora_bias.get(name) for name in names)
+    ):
+        return []
+    return names
 
 
 def _constant(layer: nn.Module, dtype: torch.dtype | None) -> bool:

@@ -82,7 +82,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
             self._parts[name] = rank
         for layer in self.layers().values():
             layer.scaling[name] = layer.scaling[TRAINED]
-            layer.set_adapter([TRAINED, *self._parts])
+            layer.set_adapter([*self._parts, TRAINED])  # last, so that others are rounded as they are without it
             for part in layer.r:
                 for weight in pair(layer, part).values():
                     weight.requires_grad_(part == TRAINED)
@@ -180,7 +180,7 @@ class LoraAdapter(LowRankAdapter[Plain]):
             self._switch(self._stay, whole, enabled=False)
             yield
         finally:
-            self._switch([TRAINED, *self._parts], whole, enabled=True)
+            self._switch([*self._parts, TRAINED], whole, enabled=True)
             for weight, trains in marks:
                 weight.requires_grad_(trains)
 
