@@ -22,7 +22,7 @@ from gym_personalization.user_run import UserRun, failed, user_run
 from gym_personalization.variants import STATE, disk_errors
 from gym_torch.batch import Batch
 from gym_torch.checkpoints.training_state import check_skips
-from gym_torch.loop import train_loop
+from gym_torch.loop import log_evaluate, train_loop
 from gym_torch.loop.step_batches import StepBatches
 from gym_torch.loop.step_metrics import StepMetrics
 from gym_torch.metrics import Mean
@@ -184,7 +184,7 @@ class Engine:
         """Tell those who watch a user of a finished step."""
         with disk_errors(user.run.output):
             user.job.observer.stepped(user.job.progress)
-            train_loop.tell(user.job)
+            log_evaluate.tell(user.job)
 
     def _passes(self, turns: Sequence[_Turn], number: int) -> Iterator[list[_Turn]]:
         """Yield users in the order of their slots, as many as have `tokens` together."""

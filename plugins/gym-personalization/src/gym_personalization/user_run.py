@@ -29,7 +29,7 @@ from gym_torch.config import torch_algorithm
 from gym_torch.console import warn
 from gym_torch.contribution import Contribution, Parts, contributed
 from gym_torch.kinds import TorchBackend, TorchStrategy, part
-from gym_torch.loop import checks, train_loop
+from gym_torch.loop import checks, log_evaluate
 from gym_torch.loop.best_metric import best_metric
 from gym_torch.loop.callbacks.metrics_jsonl import FILE, Metrics
 from gym_torch.loop.callbacks.model_card import ModelCard
@@ -71,7 +71,7 @@ class UserRun:
         """Go on from where `job.progress` stands."""
         self.steps = iter(self.job.source.steps(self.job.progress.step))
         self.job.observer.started(self.job.progress)
-        train_loop.tell(self.job)
+        log_evaluate.tell(self.job)
 
     def finish(self) -> Artifact:
         """Write what was trained to `output/model` as a run of its own does, and say how it went.

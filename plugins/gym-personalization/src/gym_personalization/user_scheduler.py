@@ -23,8 +23,8 @@ from gym_personalization.training_engine import Engine
 from gym_personalization.variants import disk_errors
 from gym_torch import kernel_libraries
 from gym_torch.console import say
+from gym_torch.loop.log_evaluate import due
 from gym_torch.loop.signals import Signals
-from gym_torch.loop.train_loop import due
 
 #: What the record of a trained user says of the recipe, where another quantizer is asked than the one that refused.
 QUANTIZED = ("fingerprint", "recipe", "settings", "components")
