@@ -351,7 +351,7 @@ def test_two_processes_go_on_where_one_does(tmp_path: Path, how: dict[str, objec
     model.save_pretrained(tmp_path / "model")
     train(make_run(tmp_path / "model", tmp_path / "one", **how))
     in_two(tmp_path, beside, tmp_path / "model", tmp_path / "two", how)
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
 
 
 def beside(ranks: Ranks, rank: int, model: Path, output: Path, how: dict[str, object]) -> None:
@@ -375,7 +375,7 @@ def test_layers_that_are_left_out_at_random_hold_no_process_up(tmp_path: Path) -
     model, how = opt(tmp_path / "model", 0.1), {"max_steps": 6, "accumulate": 2}
     train(make_run(model, tmp_path / "one", **how))
     in_two(tmp_path, beside, model, tmp_path / "two", how)
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-4)
 
 
 def in_shards(ranks: Ranks, rank: int, model: Path, root: Path) -> None:
