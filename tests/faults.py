@@ -393,8 +393,8 @@ FAULTS = [
     ),
     Fault(
         "gym-preference",
-        "images=asked.images, reader=asked.reader",
-        "images=said.images, reader=said.reader",
+        "media=asked.media, reader=asked.reader",
+        "media=said.media, reader=said.reader",
         "../../gym-vision/tests/test_judged_training.py",
         "behind_the_image",
     ),

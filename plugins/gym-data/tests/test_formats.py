@@ -6,6 +6,7 @@ import pytest
 
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, Segments, ShareGPT, Stepwise, Text
 from gym_data.formats.detect import detect
+from gym_data.rows import Named
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 
@@ -130,8 +131,8 @@ BAD = {
         [user("a"), said("", tool_calls=[{"function": {"name": "f", "arguments": [1]}}])],
         "are not an object",
     ),
-    "audio": ([user([{"type": "input_audio"}]), said("b")], "holds more than text and images"),
-    "an image in an answer": ([user("a"), said([{"type": "image", "image": "x.png"}])], "an answer holds an image"),
+    "audio": ([user([{"type": "input_audio"}]), said("b")], "more than text, images, videos and sounds"),
+    "an image in an answer": ([user("a"), said([{"type": "image", "image": "x.png"}])], "an answer holds images"),
     "a lone surrogate": ([user("a\ud800"), said("b")], "lone surrogate"),
 }
 
@@ -152,7 +153,6 @@ def test_bad_conversations_say_why(name):
         (Alpaca(), {"instruction": "", "output": "b"}, "is empty"),
         (Alpaca(), {"instruction": "a", "output": ["b"]}, "holds more than text"),
         (Alpaca(history="h"), {"instruction": "a", "output": "b", "h": ["x"]}, "not a list of"),
-        (Alpaca(), {"instruction": "a", "output": "b", "videos": ["x.mp4"]}, "it has videos"),
         (ShareGPT(), {"conversations": [{"from": "function_call", "value": "{"}]}, "a tool call is not JSON"),
         (ShareGPT(), {}, "column `conversations` holds no list"),
         (Text(), {"text": " "}, "is empty"),
@@ -366,3 +366,10 @@ def test_whatever_a_column_holds_the_row_is_read_or_a_bad_one(format, name):
 def test_history_may_be_a_cell_of_a_table():
     row = {"instruction": "a", "output": "b", "history": '[["hi", "hello"]]'}
     assert [text for _, text in contents(Alpaca(history="history").build().convert(row))] == ["hi", "hello", "a", "b"]
+
+
+def test_media_of_columns_stand_at_their_marks_or_before_the_first_message():
+    row = {"instruction": "a <video> b", "output": "c", "videos": ["x.mp4"], "audio": "y.wav", "images": []}
+    found = Alpaca().build().convert(row)
+    assert found.messages[0]["content"] == "<audio>a <video> b"
+    assert found.media == (Named("video", "x.mp4"), Named("audio", "y.wav"))

@@ -39,9 +39,9 @@ def test_the_columns_alone_tell_the_same(name, real_data):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mllm_demo", "it has images, which `data: {images: vision}` reads"),
-        ("mllm_video_demo", "it has videos, which are not read"),
-        ("mllm_audio_demo", "it has audios, which are not read"),
+        ("mllm_demo", "it has images, which `data: {media: vision}` reads"),
+        ("mllm_video_demo", "it has videos, which `data: {media: vision}` reads"),
+        ("mllm_audio_demo", "it has audios, which `data: {media: sound}` reads"),
     ],
 )
 def test_rows_with_media_are_refused_by_name(name, why, real_data):

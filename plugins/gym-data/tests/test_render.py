@@ -105,11 +105,12 @@ EITHER = (
 
 
 @pytest.mark.parametrize("template", [TEXTS, JOINED, PARTS, EITHER], ids=["texts", "joined", "parts", "either"])
-@pytest.mark.parametrize("images", [False, True])
-def test_contents_are_handed_over_as_a_template_takes_them(template, images):
-    spec = ChatTemplateSpec({"default": template}, {}, [], [], [], [], parts=images)
+@pytest.mark.parametrize("media", [[], ["image", "video"]])
+def test_contents_are_handed_over_as_a_template_takes_them(template, media):
+    spec = ChatTemplateSpec({"default": template}, {}, [], [], [], [], parts=media)
     (found,) = ChatRenderer(spec).learnable(RenderRequest(MESSAGES, wanted=[1])).sequences
     assert found.text == "<user>hi<assistant>yo"
-    pictured = [{"role": "user", "content": "<image>hi"}]
-    (found,) = ChatRenderer(spec).learnable(RenderRequest(pictured, prompt=True)).sequences
-    assert found.text == ("<user>#hi" if images and "p.text" in template else "<user><image>hi")
+    for mark in ("<image>", "<video>"):
+        shown = [{"role": "user", "content": f"{mark}hi"}]
+        (found,) = ChatRenderer(spec).learnable(RenderRequest(shown, prompt=True)).sequences
+        assert found.text == ("<user>#hi" if media and "p.text" in template else f"<user>{mark}hi")

@@ -78,7 +78,7 @@ def test_ids_and_masks_are_those_that_were_recorded(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("template", "images"),
+    ("template", "image"),
     [
         ("dots_ocr", "<|img|>{{image}}<|endofimg|>"),  # which says so itself, beside what it has of Qwen2-VL
         ("qwen2_vl", "<|vision_start|>{{image}}<|vision_end|>"),
@@ -90,8 +90,22 @@ def test_ids_and_masks_are_those_that_were_recorded(tokenizer: Tokenizer) -> Non
         ("vicuna", ""),
     ],
 )
-def test_what_stands_around_an_image_is_what_llamafactory_writes(template: str, images: str) -> None:
-    assert format_named(template).images == images
+def test_what_stands_around_an_image_is_what_llamafactory_writes(template: str, image: str) -> None:
+    assert format_named(template).media.get("image", "") == image
+
+
+@pytest.mark.parametrize(
+    ("template", "medium", "written"),
+    [
+        ("qwen2_vl", "video", "<|vision_start|>{{video}}<|vision_end|>"),
+        ("qwen3_vl", "video", "{{video}}"),  # its processor writes what stands around each frame
+        ("llava_next_video", "video", "{{video}}"),
+        ("qwen2_audio", "audio", "<|audio_bos|>{{audio}}<|audio_eos|>"),
+        ("llava", "video", ""),
+    ],
+)
+def test_what_stands_around_other_media_is_too(template: str, medium: str, written: str) -> None:
+    assert format_named(template).media.get(medium, "") == written
 
 
 @pytest.mark.parametrize(

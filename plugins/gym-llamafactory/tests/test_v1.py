@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from gym_core import RecipeError, execute, load_recipe
 from gym_core.sections import Findings
-from gym_data.rows import Conversation, Preference
+from gym_data.rows import Conversation, Named, Preference
 from gym_llamafactory.v1 import exporting
 from gym_llamafactory.v1.rows import Rows
 from gym_testkit.bench import Bench
@@ -133,7 +133,10 @@ def test_rows_are_told_by_their_parts() -> None:
     assert Rows(converter="sharegpt").build().convert({"conversations": spoken}).messages[1]["tool_calls"]
     pictured = {"role": "user", "content": [*part("x.png", "image_url"), *part("Who?"), *part("y.png", "image_url")]}
     seen = Rows().build().convert({"messages": [pictured, unlearnt]})
-    assert (seen.messages[0]["content"], seen.images) == ("<image>Who?<image>", ("x.png", "y.png"))
+    assert (seen.messages[0]["content"], seen.media) == (
+        "<image>Who?<image>",
+        (Named("image", "x.png"), Named("image", "y.png")),
+    )
     for wrong, why in (
         ({"messages": [asked, {"role": "assistant", "content": part("x.png", "image_url")}]}, "holds an image"),
         ({"messages": [{"role": "user", "content": part("x.mp4", "video_url")}, unlearnt]}, "audio and video"),

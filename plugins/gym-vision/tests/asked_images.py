@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 
+from gym_data.rows import Named
 from gym_serve.contract import Limits, ModelSource, Sampling
 from gym_serve.local.config import Local
 from gym_vision import Vision
-from gym_vision.image_reader import ProcessorImages
+from gym_vision.media_reader import ProcessorMedia
 
 NEW = 8
 GREEDY = Sampling(max_tokens=NEW, temperature=0.0, ignore_eos=True, logprobs=1)
 
 
-def reference(path, rows, row, prompt=False, images=None):
+def reference(path, rows, row, prompt=False, media=None):
     """Return the inputs that transformers makes of a row, or of a `prompt` to go on with, by the processor's own call."""
-    reader = ProcessorImages(images or Vision(), path)
+    reader = ProcessorMedia(media or Vision(), path)
     processor = reader.processor
-    images = [reader.opened(reader.found(name, rows.parent)) for name in row["images"]]
+    images = [reader.opened(reader.found(Named("image", name), rows.parent)) for name in row["images"]]
     names = iter(images)
     messages = [{"role": each["role"], "content": parts_of(each["content"], names)} for each in row["messages"]]
     text = processor.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
@@ -51,7 +52,7 @@ def messages_of(row, image):
 
 
 def engine_of(path, **options):
-    source = ModelSource("it", str(path), images=options.pop("images", Vision()))
+    source = ModelSource("it", str(path), media=options.pop("media", Vision()))
     return Local(dtype="float32").build(artifacts=[source], limits=Limits(**options))
 
 

@@ -13,7 +13,9 @@ from PIL import Image
 from gym_testkit import caches
 
 sys.path.insert(0, str(Path(__file__).parent))  # under `--import-mode=importlib` tests cannot import their neighbours
+import whole_torchvision  # noqa: F401  before transformers looks for it
 from image_rows import ROWS
+from media_rows import written
 
 from gym_testkit.vision_models import small_model
 
@@ -34,6 +36,15 @@ def model(tmp_path_factory):
         return made[family]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def videos(tmp_path_factory) -> Path:
+    """A folder of two videos: `moving.mp4` of 3 seconds at 8 frames a second, and `short.avi` of 3 frames."""
+    folder = tmp_path_factory.mktemp("videos")
+    written(folder / "moving.mp4", 24, 8, (64, 96))
+    written(folder / "short.avi", 3, 4, (32, 32))
+    return folder
 
 
 @pytest.fixture(scope="session")

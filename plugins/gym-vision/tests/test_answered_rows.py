@@ -22,15 +22,13 @@ DRAWN = Sampling(max_tokens=6, temperature=1.0, seed=3)
 WORDS = ["temperature=1.0", "seed=3", "max_tokens=6"]
 
 
-def requested(path, rows, images=None):
+def requested(path, rows, media=None):
     """Return what the rows are answered by requests of conversations, drawn as the commands draw."""
     requests = [
         Request("it", messages=messages_of(row, lambda name: OnDisk(name, rows.parent)), sampling=DRAWN, index=number)
         for number, row in enumerate(ROWS)
     ]
-    return [
-        "".join(piece.text for piece in pieces) for _, pieces in answered(engine_of(path, images=images), *requests)
-    ]
+    return ["".join(piece.text for piece in pieces) for _, pieces in answered(engine_of(path, media=media), *requests)]
 
 
 def lines(path):
@@ -39,7 +37,7 @@ def lines(path):
 
 def test_rows_of_a_file_are_answered(model, rows, tmp_path):
     path, output = model("qwen2_5_vl"), tmp_path / "out.jsonl"
-    words = [str(path), "images=vision", "engine.dtype=float32", *WORDS, "--input", str(rows), "--output", str(output)]
+    words = [str(path), "media=vision", "engine.dtype=float32", *WORDS, "--input", str(rows), "--output", str(output)]
     assert run(["inference", *words]) == 0
     assert [row["response"] for row in lines(output)] == requested(path, rows, Vision())
 
@@ -47,7 +45,7 @@ def test_rows_of_a_file_are_answered(model, rows, tmp_path):
 def test_rows_that_were_held_out_are_answered_and_scored(model, rows, tmp_path):
     recipe = {
         "model": {"path": str(model("gemma3")), "compile": False},
-        "data": {"sources": [{"name": "file", "path": str(rows)}], "images": "vision"},
+        "data": {"sources": [{"name": "file", "path": str(rows)}], "media": "vision"},
         "algorithm": "sft",
         "train": {"max_steps": 1, "batch_size": 1, "learning_rate": 1e-3, "precision": "fp32"},
         "output": str(tmp_path / "run"),
@@ -99,7 +97,7 @@ def test_an_image_is_shown_before_what_is_said_next(model, rows):
 
 
 def test_a_model_of_text_is_shown_none(model, rows):
-    engine = engine_of(model("llava"), images=None)
+    engine = engine_of(model("llava"), media=None)
     with pytest.raises(GymError, match="no images are read"):
         asyncio.run(Session(engine, GREEDY).show(str(rows.parent / "red.png")))
     answered(engine)

@@ -21,7 +21,7 @@ from gym_serve.contract import Request
 from gym_serve.on_disk import OnDisk
 from gym_torch.model import mapped_weights
 from gym_torch.quantization.weights import stored_modules
-from gym_torch.recorded_components import images_of
+from gym_torch.recorded_components import media_of
 from gym_vision import Vision
 
 SOME = pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def trained(model, rows, tmp_path_factory):
                 "model": {"path": str(model(family)), "compile": False},
                 "data": {
                     "sources": [{"name": "file", "path": str(rows)}],
-                    "images": {"name": "vision", "max_pixels": 1600},
+                    "media": {"name": "vision", "max_pixels": 1600},
                 },
                 "algorithm": "sft",
                 "adapter": {"name": "lora", "rank": 4},
@@ -58,7 +58,7 @@ def trained(model, rows, tmp_path_factory):
 
 def asked(path, rows):
     """Return what Gym answers that is told nothing of images, and what transformers does of the same folder, by tokens."""
-    engine = engine_of(path, images=None)
+    engine = engine_of(path, media=None)
     messages = messages_of(ROWS[0], lambda name: OnDisk(name, rows.parent))
     ((tokens, _),) = answered(engine, Request("it", messages=messages, sampling=GREEDY))
     return tokens
@@ -66,7 +66,7 @@ def asked(path, rows):
 
 def expected(path, rows):
     row = {**ROWS[0], "messages": ROWS[0]["messages"][:-1]}
-    given = reference(path, rows, row, prompt=True, images=READ)
+    given = reference(path, rows, row, prompt=True, media=READ)
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
     found = model.generate(**given, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
     return found[0, given["input_ids"].shape[1] :].tolist()
@@ -76,7 +76,7 @@ def expected(path, rows):
 def test_an_export_answers_as_the_run_and_as_transformers(family, trained, rows, tmp_path):
     run = trained(family)
     made = SafetensorsExporter().build().export(run, tmp_path / "export")
-    assert images_of(Artifact.read(made)) == READ
+    assert media_of(Artifact.read(made)) == READ
     assert asked(made, rows) == asked(run.path.parent, rows) == expected(made, rows)
 
 
@@ -92,7 +92,7 @@ def test_a_quantized_model_answers_as_transformers(family, trained, rows, tmp_pa
     context = SimpleNamespace(recipe=SimpleNamespace(data=None, train=SimpleNamespace(seed=0)))
     made = RTN(bits=8, group_size=16).build().quantize(run=context, artifact=run, into=tmp_path / "quantized")
     assert "which read images, stay as they are" in capsys.readouterr().err
-    assert images_of(made) == READ
+    assert media_of(made) == READ
     told = json.loads((made.path / "quantization.json").read_text())["layers"]
     assert told
     assert not any("vis" in name for name in told)
@@ -103,7 +103,7 @@ def test_merged_adapters_say_how_images_are_read(trained, tmp_path):
     runs = [trained("qwen2_5_vl", rate) for rate in (3e-2, 1e-2)]
     median = load_component("mergers", "median")[1]()
     made = merge_artifacts(median, [Input(run.path) for run in runs], tmp_path / "merged").artifact
-    assert images_of(Artifact.read(made.path)) == READ
+    assert media_of(Artifact.read(made.path)) == READ
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])

@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 from gym_core import DataError
-from gym_vision import Vision, image_files
-from gym_vision.image_files import hashed, located, opened
-from gym_vision.image_reader import ProcessorImages
+from gym_data.rows import Named
+from gym_vision import Vision, media_files
+from gym_vision.image_files import opened
+from gym_vision.media_files import hashed, located
+from gym_vision.media_reader import ProcessorMedia
 
 
 def encoded(width=8, height=6, kind="PNG", **options) -> bytes:
@@ -69,7 +71,7 @@ def test_a_small_file_that_holds_a_huge_image_is_refused_before_it_is_decoded():
 
 
 def test_files_are_not_read_without_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_files, "BYTES", 1 << 20)
+    monkeypatch.setitem(media_files.BYTES, "image", 1 << 20)
     (tmp_path / "large").write_bytes(bytes(2 << 20))
     with pytest.raises(ValueError, match="2 MiB, more than 1"):
         hashed(tmp_path / "large")
@@ -124,9 +126,9 @@ def test_bytes_are_kept_once_and_whole(tmp_path):
 
 
 def test_an_image_that_changed_after_it_was_prepared_is_an_error(model, tmp_path):
-    reader = ProcessorImages(Vision(), model("llava"))
+    reader = ProcessorMedia(Vision(), model("llava"))
     (tmp_path / "a.png").write_bytes(encoded())
-    image = reader.found("a.png", tmp_path)
+    image = reader.found(Named("image", "a.png"), tmp_path)
     (tmp_path / "a.png").write_bytes(encoded(9, 9))
     with pytest.raises(DataError, match="has changed since it was prepared"):
         reader.inputs([image], np.zeros(1, dtype=np.int32))

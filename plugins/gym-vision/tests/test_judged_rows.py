@@ -26,7 +26,7 @@ GUESS = {"name": "python", "environment": "gym_rl.environments.guess_number:Gues
 def read(model, rows, several, shape, **options):
     file = rows.with_name("judged.jsonl")
     file.write_text("".join(json.dumps(row) + "\n" for row in several))
-    config = DatasetConfig(sources=[File(path=str(file))], **{"images": Vision(), **options})
+    config = DatasetConfig(sources=[File(path=str(file))], **{"media": Vision(), **options})
     return prepare(config, model("llava"), shape)
 
 
@@ -44,7 +44,7 @@ def test_pairs_in_any_of_the_usual_ways_are_what_the_processor_makes_of_both_sid
 @pytest.mark.parametrize("shape", LEARNT)
 def test_each_shape_knows_its_images(shape, model, rows):
     found = read(model, rows, LEARNT[shape], shape)
-    assert [each.images[0]["path"].rpartition("/")[2] for each in found.train] == list(IMAGES)
+    assert [each.media[0]["path"].rpartition("/")[2] for each in found.train] == list(IMAGES)
     assert len({each.inputs_key for each in found.train}) == len(IMAGES)
     assert all(each.model_inputs()["pixel_values"].shape[0] == 1 for each in found.train)
 
@@ -57,7 +57,7 @@ def test_each_shape_knows_its_images(shape, model, rows):
         ("preference", {"prompt": asked(), "chosen": [{"role": "assistant", "content": [url(IMAGES[1])]}], "rejected": said(BAD)},
          "only text is answered"),
         ("preference", {"chosen": asked(url(IMAGES[0])) + said(GOOD), "rejected": asked(url(IMAGES[1])) + said(BAD)},
-         "different images"),
+         "different media"),
         ("preference", {"prompt": asked({"type": "image"}), **SIDES, "images": list(IMAGES)}, "3 images for 1 places"),
         ("prompt", {"prompt": ASK, "images": ["gone.png"]}, "there is no image"),
         ("feedback", {"prompt": ASK, "completion": GOOD, "label": True, "images": ["judged.jsonl"]}, "cannot be read"),
@@ -79,17 +79,17 @@ def test_a_text_that_spells_out_a_part_of_an_image_is_a_bad_row(images, model, r
     row = {**PAIRS["trl, no place"], "rejected": said("a <image_soft_token>"), "images": images}
     file = rows.with_name("judged.jsonl")
     file.write_text(json.dumps(row))
-    config = DatasetConfig(sources=[File(path=str(file))], images=Vision(), split_special_tokens=False)
+    config = DatasetConfig(sources=[File(path=str(file))], media=Vision(), split_special_tokens=False)
     with pytest.raises(DataError, match="spells out `<image_soft_token>`"):
         prepare(config, model("gemma3"), "preference")
     (pair,) = prepare(config.model_copy(update={"split_special_tokens": True}), model("gemma3"), "preference").train
-    assert len(pair.images) == len(images)
+    assert len(pair.media) == len(images)
 
 
 @pytest.mark.parametrize("shape", LEARNT)
 def test_without_the_option_rows_with_images_are_bad_rows(shape, model, rows):
-    with pytest.raises(DataError, match=r"data: \{images: vision\}"):
-        read(model, rows, LEARNT[shape], shape, images=None)
+    with pytest.raises(DataError, match=r"data: \{media: vision\}"):
+        read(model, rows, LEARNT[shape], shape, media=None)
 
 
 @pytest.mark.parametrize("shape", ["preference", "feedback", "stepwise"])
@@ -100,8 +100,8 @@ def test_a_row_whose_image_is_beyond_the_cutoff_is_left_out(shape, model, rows):
         "prompt": "?" if shape == "stepwise" else [{"role": "user", "content": "?"}],
     }
     cut = read(model, rows, [*LEARNT[shape], words], shape, cutoff=16)
-    assert [each.images for each in cut.train] == [[]]
-    assert cut.report["sources"][0]["dropped"] == {"an image beyond the cutoff": len(IMAGES)}
+    assert [each.media for each in cut.train] == [[]]
+    assert cut.report["sources"][0]["dropped"] == {"an image, a video or a sound beyond the cutoff": len(IMAGES)}
 
 
 def test_a_row_that_goes_to_rewards_names_the_files_of_images_in_bytes(model, rows, tmp_path):
@@ -109,9 +109,9 @@ def test_a_row_that_goes_to_rewards_names_the_files_of_images_in_bytes(model, ro
     pq.write_table(
         pa.Table.from_pylist([{"prompt": ASK, "images": [image], "answer": GOOD}]), tmp_path / "rows.parquet"
     )
-    config = DatasetConfig(sources=[File(path=str(tmp_path / "rows.parquet"))], images=Vision())
+    config = DatasetConfig(sources=[File(path=str(tmp_path / "rows.parquet"))], media=Vision())
     (prompt,) = prepare(config, model("llava"), "prompt").train
-    assert prompt.row["images"] == [prompt.images[0]["path"]]
+    assert prompt.row["images"] == [prompt.media[0]["path"]]
     assert prompt.row["answer"] == GOOD
 
 
@@ -137,14 +137,14 @@ def test_a_row_that_goes_to_rewards_names_whole_paths_of_images(column, model, r
 
 def test_what_is_asked_of_a_server_has_no_images(rows):
     with pytest.raises(DataError, match="is text"):
-        prompts(DatasetConfig(sources=[File(path=str(rows))], images=Vision()), 0)
+        prompts(DatasetConfig(sources=[File(path=str(rows))], media=Vision()), 0)
 
 
 @pytest.mark.parametrize("shape", LEARNT)
 def test_a_preview_shows_the_tokens_of_images(shape, model, rows):
     file = rows.with_name("judged.jsonl")
     file.write_text("".join(json.dumps(row) + "\n" for row in LEARNT[shape]))
-    config = DatasetConfig(sources=[File(path=str(file))], images=Vision())
+    config = DatasetConfig(sources=[File(path=str(file))], media=Vision())
     shown = tokenised(config, model("llava"), shape, 0, 1)["examples"][0]
     assert "<image> x16" in shown["runs"][0]["text"]
 
@@ -153,7 +153,7 @@ def test_streamed_pairs_have_the_same_images(model, rows):
     whole = read(model, rows, LEARNT["preference"], "preference")
     streamed = read(model, rows, LEARNT["preference"], "preference", streaming=True)
     for one, other in zip(whole.train, streamed.train, strict=True):
-        assert one.images == other.images
+        assert one.media == other.media
         np.testing.assert_array_equal(one.tokens, other.tokens)
 
 
@@ -171,7 +171,7 @@ def test_streamed_pairs_have_the_same_images(model, rows):
 def test_what_is_not_done_of_prompts_with_images_is_refused_before_anything_is_loaded(algorithm, why, rows):
     recipe = {
         "model": "tiny",
-        "data": {"sources": [str(rows)], "images": "vision"},
+        "data": {"sources": [str(rows)], "media": "vision"},
         "algorithm": {"name": "grpo", "rewards": [{"name": "length", "maximum": 2, "slack": 14}], **algorithm},
     }
     with pytest.raises(Exception, match=why) as found:
@@ -216,11 +216,11 @@ def test_files_of_llamafactory_read_images_of_judged_rows(stage, model, rows, tm
     (tmp_path / "file.yaml").write_text(yaml.safe_dump(file))
     data = load_recipe(tmp_path / "file.yaml").data
     (theirs,) = data.build(tokenizer=path, rows=shape, seed=0).train
-    own = {"images": data.images, "system": "You are a helpful assistant."}
+    own = {"images": data.media, "system": "You are a helpful assistant."}
     format = Feedback(label="tag") if stage == "kto" else None
     config = DatasetConfig(sources=[File(path=str(rows.with_name("theirs.json")))], format=format, **own)
     (found,) = prepare(config, path, shape).train
     np.testing.assert_array_equal(theirs.tokens, found.tokens)  # the model's own template writes the same
-    assert theirs.images == found.images != ()
-    with pytest.raises(DataError, match="an image beyond the cutoff"):
+    assert theirs.media == found.media != ()
+    with pytest.raises(DataError, match="an image, a video or a sound beyond the cutoff"):
         prepare(data.model_copy(update={"cutoff": 12}), path, shape)

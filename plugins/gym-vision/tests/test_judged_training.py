@@ -51,7 +51,7 @@ def judged(rows):
 
 
 def prepared(judged, shape, path):
-    return prepare(DatasetConfig(sources=[File(path=str(judged(shape)))], images=Vision()), path, shape).train
+    return prepare(DatasetConfig(sources=[File(path=str(judged(shape)))], media=Vision()), path, shape).train
 
 
 def opened(path):
@@ -146,7 +146,7 @@ def test_what_a_reference_said_is_kept_by_the_images_too(model, judged):
 def test_a_mismatched_response_stands_behind_the_image_of_its_prompt(model, judged):
     samples = prepared(judged, "feedback", model("llava"))
     mixed = MismatchedResponses(samples, seed=0)
-    assert [mixed[number].images for number in range(len(samples))] == [sample.images for sample in samples]
+    assert [mixed[number].media for number in range(len(samples))] == [sample.media for sample in samples]
 
 
 GRPO = {
@@ -171,7 +171,7 @@ def learnt(name, model, judged, output, steps):
     shape, algorithm, adapter = RUNS[name]
     recipe = {
         "model": {"path": str(model("qwen2_5_vl")), "compile": False},
-        "data": {"sources": [str(judged(shape))], "images": "vision"},
+        "data": {"sources": [str(judged(shape))], "media": "vision"},
         "algorithm": algorithm,
         "scheduler": "constant",
         "train": {"max_steps": steps, "batch_size": 4, "learning_rate": 1e-2, "precision": "fp32", "save_every": 1},
@@ -206,7 +206,7 @@ def test_a_reference_that_takes_text_alone_is_refused(model, judged, tmp_path):
     LlamaForCausalLM(LlamaConfig(**TEXT, vocab_size=Tokenizer(model("llava")).vocab_size)).save_pretrained(tmp_path)
     recipe = {
         "model": {"path": str(model("llava")), "compile": False},
-        "data": {"sources": [str(judged("preference"))], "images": "vision"},
+        "data": {"sources": [str(judged("preference"))], "media": "vision"},
         "algorithm": {"name": "dpo", "ref_model": str(tmp_path)},
         "train": {"max_steps": 1},
         "output": str(tmp_path / "out"),

@@ -27,7 +27,7 @@ def read(model, rows, several, shape="conversation", **options):
     """Prepare rows that lie beside the images."""
     file = rows.with_name("others.jsonl")
     file.write_text("".join(json.dumps(row) + "\n" for row in several))
-    given = {"images": Vision(), **options}
+    given = {"media": Vision(), **options}
     return prepare(DatasetConfig(sources=[File(path=str(file))], **given), model("llava"), shape)
 
 
@@ -63,7 +63,7 @@ def test_images_in_any_of_the_usual_ways_are_the_same(row, model, rows):
     (expected,) = read(model, rows, [ROWS[1]]).train
     (found,) = read(model, rows, [row]).train
     np.testing.assert_array_equal(found.tokens, expected.tokens)
-    assert found.images == expected.images
+    assert found.media == expected.media
 
 
 @pytest.mark.parametrize("column", ["image", "images"])
@@ -73,11 +73,11 @@ def test_images_in_tables_are_those_of_files(column, kept, listed, model, rows, 
     asked = {"messages": [{"role": "user", "content": "Which?"}, ANSWERED]}
     image = kept((rows.parent / IMAGES[0]).read_bytes())
     pq.write_table(pa.Table.from_pylist([asked | {column: [image] if listed else image}]), tmp_path / "rows.parquet")
-    config = DatasetConfig(sources=[File(path=str(tmp_path / "rows.parquet"))], images=Vision())
+    config = DatasetConfig(sources=[File(path=str(tmp_path / "rows.parquet"))], media=Vision())
     (found,) = prepare(config, model("llava"), "conversation").train
     (expected,) = read(model, rows, [asked | {"images": IMAGES[:1]}]).train
     np.testing.assert_array_equal(found.tokens, expected.tokens)
-    assert [each["sha256"] for each in found.images] == [each["sha256"] for each in expected.images]
+    assert [each["sha256"] for each in found.media] == [each["sha256"] for each in expected.media]
 
 
 def test_images_without_a_place_stand_before_the_first_message(model, rows):
@@ -94,14 +94,14 @@ def test_images_without_a_place_stand_before_the_first_message(model, rows):
         ({"messages": [ASKED, ANSWERED], "images": [*IMAGES, *IMAGES]}, "4 images for 2 places"),
         (
             {"messages": [ASKED, {"role": "assistant", "content": "This: <image>"}], "images": IMAGES},
-            "an answer holds an image",
+            "an answer holds images",
         ),
         ({"messages": [ASKED, ANSWERED], "images": ["blue.jpg", "gone.png"]}, "there is no image"),
         ({"messages": [ASKED, ANSWERED], "images": ["blue.jpg", "others.jsonl"]}, "cannot be read"),
         ({"messages": [ASKED, ANSWERED], "images": [1, 2]}, "holds no images"),
         ({"messages": [ASKED, ANSWERED]}, "0 images for 2 places, `<image>` in a message"),
-        ({"messages": [ASKED, ANSWERED], "videos": ["a.mp4"]}, "it has videos"),
-        (parts({"type": "input_audio", "input_audio": {}}), "audio and video are not read"),
+        ({"messages": [ASKED, ANSWERED], "videos": ["a.mp4"]}, "videos of `llava` are not read"),
+        (parts({"type": "input_audio", "input_audio": {}}), "more than text, images, videos and sounds"),
     ],
 )
 def test_rows_whose_images_do_not_fit_are_bad_rows(row, why, model, rows):
@@ -112,19 +112,19 @@ def test_rows_whose_images_do_not_fit_are_bad_rows(row, why, model, rows):
 
 
 def test_without_the_option_rows_with_images_are_bad_rows(model, rows):
-    with pytest.raises(DataError, match=r"data: \{images: vision\}"):
-        read(model, rows, [ROWS[1]], images=None)
+    with pytest.raises(DataError, match=r"data: \{media: vision\}"):
+        read(model, rows, [ROWS[1]], media=None)
 
 
 def test_a_row_whose_image_is_beyond_the_cutoff_is_left_out(model, rows):
     cut = read(model, rows, ROWS, cutoff=40)
-    assert [example.images for example in cut.train] == [[]]
-    assert cut.report["sources"][0]["dropped"] == {"an image beyond the cutoff": 2}
+    assert [example.media for example in cut.train] == [[]]
+    assert cut.report["sources"][0]["dropped"] == {"an image, a video or a sound beyond the cutoff": 2}
 
 
 def test_the_cache_knows_the_bounds_of_sizes(model, rows):
     keys = {
-        read(model, rows, ROWS, images=Vision(**options)).key
+        read(model, rows, ROWS, media=Vision(**options)).key
         for options in ({}, {"max_pixels": 2000}, {"min_pixels": 2000})
     }
     assert len(keys) == 3
@@ -134,7 +134,7 @@ def test_streamed_rows_have_the_same_images(model, rows):
     whole = read(model, rows, ROWS)
     streamed = read(model, rows, ROWS, streaming=True)
     for one, other in zip(whole.train, streamed.train, strict=True):
-        assert one.images == other.images
+        assert one.media == other.media
         np.testing.assert_array_equal(one.tokens, other.tokens)
 
 
@@ -157,16 +157,16 @@ def test_files_of_llamafactory_read_images_that_their_registry_names(model, rows
     recipe = load_recipe(tmp_path / "file.yaml")
     assert recipe.adapter.parts() == ("language_model", "vision_tower")
     data = recipe.data
-    assert data.images == Vision(folder=str(rows.parent), max_pixels=5000)
+    assert data.media == Vision(folder=str(rows.parent), max_pixels=5000)
     theirs = data.build(tokenizer=path, rows="conversation", seed=0).train
-    own = DatasetConfig(sources=[File(path=str(rows))], images=data.images, system="You are a helpful assistant.")
+    own = DatasetConfig(sources=[File(path=str(rows))], media=data.media, system="You are a helpful assistant.")
     for one, other in zip(theirs, prepare(own, path).train, strict=True):  # this model's own template writes the same
         np.testing.assert_array_equal(one.tokens, other.tokens)
-        assert one.images == other.images
+        assert one.media == other.media
 
 
 def test_rows_of_the_second_version_of_llamafactory_name_images_in_their_parts(model, rows, tmp_path):
-    """Their files say nothing of images, so `images` does."""
+    """Their files say nothing of images, so `media` does."""
 
     def second(row):
         """Yield the messages of a row as the second version has them."""
@@ -182,8 +182,8 @@ def test_rows_of_the_second_version_of_llamafactory_name_images_in_their_parts(m
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"it": {"path": str(file), "source": "local"}}))
     path = model("llava")
     keys = {"model": str(path), "model_class": "llm", "train_dataset": str(tmp_path / "data.yaml")}
-    data = load_recipe(keys | {"output_dir": str(tmp_path / "out"), "images": "vision"}).data
+    data = load_recipe(keys | {"output_dir": str(tmp_path / "out"), "media": "vision"}).data
     theirs = data.build(tokenizer=path, rows="conversation", seed=0).train
     for one, other in zip(theirs, read(model, rows, ROWS).train, strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
-        assert one.images == other.images
+        assert one.media == other.media

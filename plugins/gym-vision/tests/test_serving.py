@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from transformers import AutoModelForImageTextToText
 
 from gym_core import execute, load_recipe
-from gym_data.kinds import Images
+from gym_data.kinds import Media
 from gym_serve.api.app import application
 from gym_serve.api.options import ApiOptions
 from gym_serve.contract import Request
@@ -21,7 +21,7 @@ from gym_serve.errors import BadRequest
 from gym_serve.on_disk import OnDisk
 from gym_testkit.vision_models import FAMILIES
 from gym_vision import Vision
-from gym_vision.image_reader import ProcessorImages
+from gym_vision.media_reader import ProcessorMedia
 
 PLAIN = {
     "messages": [{"role": "user", "content": "No image here."}, {"role": "assistant", "content": ""}],
@@ -39,11 +39,11 @@ def expected_of(path, rows, row):
     return length, found.sequences[0, length:].tolist(), pytest.approx(likely, abs=1e-5)
 
 
-class Small(Images):
+class Small(Media):
     """What a stranger reads images with."""
 
     def build(self, *, path):
-        return ProcessorImages(Vision(max_pixels=1600), path)
+        return ProcessorMedia(Vision(max_pixels=1600), path)
 
 
 def client_of(engine):
@@ -97,7 +97,7 @@ def test_what_a_text_spells_out_is_no_image(model, rows):
         engine = engine_of(model(family))
         found = asyncio.run(engine.tokenize(Request("it", messages=[{"role": "user", "content": spelled}])))
         assert spelled in asyncio.run(engine.detokenize("it", found.tokens))
-        reader = engine.served["it"].tokenizer.images
+        reader = engine.served["it"].tokenizer.media
         assert not set(found.tokens) & reader.tokens
         answered(engine)
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused(model, rows):
         return str(caught.value)
 
     red = data_url(rows.parent, "red.png")
-    assert "no images are read" in why(red, images=None)
+    assert "no images are read" in why(red, media=None)
     assert "at most 1" in why(red, red, max_images=1)
     assert "no address is fetched" in why("http://169.254.169.254/")
     assert "no file read" in why(str(rows.parent / "red.png"))
@@ -161,7 +161,7 @@ def test_clients_of_every_form_get_the_same_reply(model, rows):
         for role in ("system", "assistant"):
             wrong = {**drawn, "messages": [{**openai, "role": role}]}
             assert client.post("/v1/chat/completions", json=wrong).status_code == 400
-    with client_of(engine_of(model("gemma3"), images=None)) as client:
+    with client_of(engine_of(model("gemma3"), media=None)) as client:
         answer = client.post("/v1/chat/completions", json={**drawn, "messages": [openai]})
         assert answer.status_code == 400 and "no images are read" in answer.text
 
@@ -169,8 +169,8 @@ def test_clients_of_every_form_get_the_same_reply(model, rows):
 def test_images_are_read_by_what_a_stranger_brings(model, rows):
     asked = Request("it", messages=messages_of(ROWS[1], lambda name: data_url(rows.parent, name)))
     counts = []
-    for images in (Small(), Vision()):
-        engine = engine_of(model("qwen3_vl"), images=images)
+    for media in (Small(), Vision()):
+        engine = engine_of(model("qwen3_vl"), media=media)
         counts.append(asyncio.run(engine.count(asked)))
         answered(engine)
     assert counts[0] < counts[1]
@@ -179,7 +179,7 @@ def test_images_are_read_by_what_a_stranger_brings(model, rows):
 def test_a_run_reads_images_as_it_was_trained(model, rows, tmp_path):
     recipe = {
         "model": {"path": str(model("qwen2_5_vl")), "compile": False},
-        "data": {"sources": [{"name": "file", "path": str(rows)}], "images": {"name": "vision", "max_pixels": 1600}},
+        "data": {"sources": [{"name": "file", "path": str(rows)}], "media": {"name": "vision", "max_pixels": 1600}},
         "algorithm": "sft",
         "adapter": {"name": "lora", "rank": 4},
         "train": {"max_steps": 1, "batch_size": 1, "learning_rate": 1e-2, "precision": "fp32"},
@@ -188,9 +188,9 @@ def test_a_run_reads_images_as_it_was_trained(model, rows, tmp_path):
     execute(load_recipe(recipe))
     asked = Request("it", messages=messages_of(ROWS[1], lambda name: data_url(rows.parent, name)))
     found = {}
-    for path, images in ((tmp_path / "run", None), (tmp_path / "run", Vision()), (model("qwen2_5_vl"), Vision())):
-        engine = engine_of(path, images=images)
-        found[path, images is None] = asyncio.run(engine.count(asked))
+    for path, media in ((tmp_path / "run", None), (tmp_path / "run", Vision()), (model("qwen2_5_vl"), Vision())):
+        engine = engine_of(path, media=media)
+        found[path, media is None] = asyncio.run(engine.count(asked))
         answered(engine, replace(asked, sampling=GREEDY))
     trained, said, base = found.values()
     assert trained < said == base

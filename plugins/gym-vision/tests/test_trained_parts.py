@@ -66,11 +66,11 @@ def test_parts_that_are_not_there_or_see_nothing_are_refused(model, rows, tmp_pa
         text_rows.write_text(
             '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
         )
-        run("llava", model, text_rows, tmp_path / "text", {"name": "full", **TOWER}, images=None)
+        run("llava", model, text_rows, tmp_path / "text", {"name": "full", **TOWER}, media=None)
 
 
-def run(family, model, rows, output, adapter, images="vision", **train):
-    data = {"sources": [{"name": "file", "path": str(rows)}]} | ({"images": images} if images else {})
+def run(family, model, rows, output, adapter, media="vision", **train):
+    data = {"sources": [{"name": "file", "path": str(rows)}]} | ({"media": media} if media else {})
     execute(
         load_recipe(
             {

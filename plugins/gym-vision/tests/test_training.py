@@ -28,13 +28,13 @@ from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.packing import ALONE, PADDED
 from gym_torch.policy import Policy
 from gym_vision import Vision
-from gym_vision.image_reader import ProcessorImages
+from gym_vision.media_reader import ProcessorMedia
 
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 
 
 def prepared(rows, path, **options):
-    return prepare(DatasetConfig(sources=[File(path=str(rows))], images=Vision(), **options), path)
+    return prepare(DatasetConfig(sources=[File(path=str(rows))], media=Vision(), **options), path)
 
 
 @EVERY
@@ -105,7 +105,7 @@ def test_answers_alone_are_trained_on(family, model, rows):
 @EVERY
 def test_tokens_of_images_are_none_of_texts(family, model):
     """A line break would end a completion, and one beyond the cutoff leave its row out."""
-    reader = ProcessorImages(Vision(), model(family))
+    reader = ProcessorMedia(Vision(), model(family))
     assert {Tokenizer(model(family)).written(token) for token in reader.tokens} == reader.texts
     assert set() < reader.texts <= set(FAMILIES[family]["tokens"])
 
@@ -136,7 +136,7 @@ def test_calibration_reads_text_alone(model, rows):
     recipe = load_recipe(
         {
             "model": str(model("llava")),
-            "data": {"sources": [{"name": "file", "path": str(rows)}], "images": "vision"},
+            "data": {"sources": [{"name": "file", "path": str(rows)}], "media": "vision"},
             "algorithm": "sft",
         }
     )
@@ -148,19 +148,19 @@ def test_calibration_reads_text_alone(model, rows):
 
 def test_a_processor_that_frames_texts_itself_is_refused(model):
     with pytest.raises(GymError, match="PaliGemmaProcessor writes more than the image"):
-        ProcessorImages(Vision(), model("paligemma"))
+        ProcessorMedia(Vision(), model("paligemma"))
 
 
 def test_families_of_which_the_text_part_alone_is_loaded_take_no_images():
     kinds = {name: CONFIG_MAPPING[name]() for name in ("qwen3_5", "llama4", "qwen3", *FAMILIES)}
-    assert [name for name, config in kinds.items() if AutoLanguageModel.reads_images(config)] == list(FAMILIES)
+    assert [name for name, config in kinds.items() if AutoLanguageModel.reads_media(config)] == list(FAMILIES)
 
 
 def test_a_run_trains_the_language_model_and_goes_on_exactly(model, rows, tmp_path):
     def run(output, steps):
         recipe = {
             "model": {"path": str(model("qwen2_5_vl")), "compile": False},
-            "data": {"sources": [{"name": "file", "path": str(rows)}], "images": "vision"},
+            "data": {"sources": [{"name": "file", "path": str(rows)}], "media": "vision"},
             "algorithm": "sft",
             "scheduler": "constant",
             "train": {

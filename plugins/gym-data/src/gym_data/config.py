@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny, model_v
 
 from gym_core import DataError, Recipe, Slot
 from gym_core.component import load_object
-from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Images, Source, Template
+from gym_data.kinds import Asked, Data, DataAlgorithm, Format, Media, Source, Template
 from gym_data.new_tokens import folder_of
 
 MOST = 4  #: processes by default; more would wait for the one that reads, tokenizes and writes
@@ -45,8 +45,8 @@ class DatasetConfig(Data):
     """Values handed to the chat template, such as `enable_thinking: false`."""
     date: Annotated[str | None, AfterValidator(_day)] = None
     """Day that the chat template is told where it asks, such as `2025-12-31`; without it, the day on which the run began."""
-    images: Annotated[SerializeAsAny[Images] | None, Slot("images")] = None
-    """How images of rows are read, such as `vision`; without it, rows that have any are bad rows."""
+    media: Annotated[SerializeAsAny[Media] | None, Slot("media")] = None
+    """How images, videos or sounds of rows are read, such as `vision`; without it, rows that have any are bad rows."""
     system: str | None = None
     """System message of conversations that have none."""
     split_special_tokens: bool = True
@@ -205,9 +205,9 @@ class DatasetConfig(Data):
         return self.cutoff
 
     def brings_inputs(self) -> bool:
-        """Images are read."""
-        return self.images is not None
+        """Images, videos or sounds are read."""
+        return self.media is not None
 
-    def reads_images(self) -> Images | None:
-        """Return `images`."""
-        return self.images
+    def reads_media(self) -> Media | None:
+        """Return `media`."""
+        return self.media

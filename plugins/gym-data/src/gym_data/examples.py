@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gym_data.images import Image, ImageReader
+from gym_data.media import MediaReader, Medium
 from gym_data.tokenizer import Mask, Tokens
 
 ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -37,27 +37,27 @@ class Example:
     id: str  #: source and row it came from
     tokens: Tokens  #: int32 [length]
     trained: Mask  #: bool [length]; whether the token is predicted and trained on, never true of the first
-    images: Sequence[Image] = field(default=(), kw_only=True)  #: that its tokens show, in order
-    reader: ImageReader | None = field(default=None, kw_only=True)  #: of its images
+    media: Sequence[Medium] = field(default=(), kw_only=True)  #: that its tokens show, in order
+    reader: MediaReader | None = field(default=None, kw_only=True)  #: of its media
 
     def model_inputs(self, tokens: Tokens | None = None) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the model is given beside its tokens, or beside these with the same images; nothing where it has none.
+        """Return what the model is given beside its tokens, or beside these with the same media; nothing where it has none.
 
         Raises DataError where the file of an image is not what it was.
         """
-        if self.reader is None or not self.images:
+        if self.reader is None or not self.media:
             return {}
-        return self.reader.inputs(self.images, self.tokens if tokens is None else tokens)
+        return self.reader.inputs(self.media, self.tokens if tokens is None else tokens)
 
     @property
     def input_tokens(self) -> Collection[int]:
-        """Return the tokens that stand for parts of images."""
+        """Return the tokens that stand for parts of images, videos or sounds."""
         return self.reader.tokens if self.reader else ()
 
     @property
     def inputs_key(self) -> str:
         """Return what is equal where the model is given the same beside the same tokens; empty where that is nothing."""
-        told = [image["sha256"] for image in self.images]
+        told = [each["sha256"] for each in self.media]
         return " ".join([self.reader.fingerprint, *told]) if self.reader and told else ""
 
     @classmethod
@@ -205,13 +205,13 @@ class Examples(Sequence[Example]):
         order: str,
         names: Sequence[str],
         kind: type[Example] = Example,
-        images: ImageReader | None = None,
+        media: MediaReader | None = None,
     ) -> None:
         """Take what finds an array by its name; `order` names the one that says which examples these are.
 
-        `images` reads those of examples.
+        `media` reads those of examples.
         """
-        self._images = images
+        self._media = media
         self._kind = kind
         self._tokens, self._trained, self._ends = array("tokens"), array("trained"), array("ends")
         self._origins = array("origins")
@@ -241,7 +241,7 @@ class Examples(Sequence[Example]):
         if not len(self._about_ends):
             return self._kind(name, tokens, trained)
         about = json.loads(self._about[_range(self._about_ends, number)].tobytes())
-        return self._kind(name, tokens, trained, reader=self._images, **about)
+        return self._kind(name, tokens, trained, reader=self._media, **about)
 
     def by_source(self) -> dict[str, Examples]:
         """Return the examples of each source, by its name."""

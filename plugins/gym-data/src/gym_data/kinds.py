@@ -78,8 +78,8 @@ class Data(Component):
         """Whether samples may have more than tokens for the model, such as images (`gym_torch.inputs_beside.WithInputs`)."""
         return False
 
-    def reads_images(self) -> Images | None:
-        """Return what reads images of rows, as whoever asks the model later is to read them; None where nothing does."""
+    def reads_media(self) -> Media | None:
+        """Return what reads images, videos or sounds of rows, and of whoever asks the model later; None where nothing does."""
         return None
 
 
@@ -205,10 +205,10 @@ class Template(Component):
         return {}
 
 
-class Images(Component):
-    """Reads images of rows. `build(path=Path)` returns a `gym_data.images.ImageReader` for the model in that directory."""
+class Media(Component):
+    """Reads images, videos or sounds. `build(path=Path)` returns a `gym_data.media.MediaReader` for the model that is there."""
 
-    kind: ClassVar[str] = "images"
+    kind: ClassVar[str] = "media"
 
 
 class Family(Component):

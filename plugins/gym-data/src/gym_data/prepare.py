@@ -19,8 +19,8 @@ from gym_data.chat.render import DAY
 from gym_data.config import DatasetConfig
 from gym_data.encodings.encoders import encoded
 from gym_data.examples import Example, Examples, mapped
-from gym_data.images import ImageReader
 from gym_data.kinds import Template
+from gym_data.media import MediaReader
 from gym_data.mixing import divide
 from gym_data.provenance import answering, called, identity, maker
 from gym_data.report import report_of, seen_in_training, without_figure
@@ -89,7 +89,7 @@ def prepare(
     arrays = partial(mapped, root / key)
     names = manifest["names"]
     train, validation = (
-        Examples(arrays, part, names, example_of(rows), opened.images) for part in ("train", "validation")
+        Examples(arrays, part, names, example_of(rows), opened.media) for part in ("train", "validation")
     )
     report, parts = {**manifest["report"], "cached": cached}, validation.by_source()
     if config.validation_apart and len(validation):
@@ -135,11 +135,11 @@ def open_tokenizer(config: DatasetConfig, path: Path, day: date | None = None) -
     Raises DataError where it lacks tokens the template needs.
     """
     told = {**config.template_options, DAY: (day or datetime.now(UTC).date()).isoformat()}
-    images = None
-    if config.images:
-        with answering(config.images, "`build`"):
-            images = config.images.build(path=path)
-    return tokenizer_with(config.template, path, told, config.split_special_tokens, images)
+    media = None
+    if config.media:
+        with answering(config.media, "`build`"):
+            media = config.media.build(path=path)
+    return tokenizer_with(config.template, path, told, config.split_special_tokens, media)
 
 
 def tokenizer_with(
@@ -147,14 +147,14 @@ def tokenizer_with(
     path: Path,
     values: Mapping[str, Any] | None = None,
     split_special_tokens: bool = True,
-    images: ImageReader | None = None,
+    media: MediaReader | None = None,
 ) -> Tokenizer:
     """Return the tokenizer of a model with a template, or with the model's own; see `Tokenizer`.
 
     Raises DataError where it lacks tokens the template needs.
     """
     text = template_text(template, path) if template else None
-    tokenizer = Tokenizer(path, text, values, split_special_tokens, images)
+    tokenizer = Tokenizer(path, text, values, split_special_tokens, media)
     if template is not None:
         roles = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
         with answering(template, "`lacking`"):
@@ -226,7 +226,7 @@ def made_from(reader: Reader, tokenizer: Tokenizer, day: date) -> dict[str, Any]
         "tools": list(reader.tools),
         "options": reader.config.model_dump(mode="json", include=OPTIONS),
         "day": day.isoformat() if dated else None,
-        "images": tokenizer.images.fingerprint if tokenizer.images else None,
+        "media": tokenizer.media.fingerprint if tokenizer.media else None,
         "tokenizer": tokenizer.fingerprint,
         "template_spec": {
             **tokenizer.template_spec.data,

@@ -12,10 +12,8 @@ from gym_data.rows import Prompt
 
 def prompts(config: DatasetConfig, seed: int) -> tuple[list[Asked], list[Asked]]:
     """Return the prompts to learn from and those held out. Raises DataError where none is left to learn from."""
-    if config.images is not None:
-        raise DataError(
-            "what is asked of a server is text", key="data.images", fix="leave it out, and rows with images"
-        )
+    if config.media is not None:
+        raise DataError("what is asked of a server is text", key="data.media", fix="leave it out, and rows with media")
     if config.streaming:
         raise DataError("all prompts are asked for at once", key="data.streaming", fix="leave it out")
     reader = Reader(config, "prompt", seed)

@@ -27,6 +27,7 @@ from gym_data.tally import Tally
 
 PEEK = 20  #: rows looked at to tell a format, and which columns it does not read
 HELD_OUT = "held out for evaluation"
+READERS = {"audio": "sound"}  #: components that read a medium, where it is another than `vision`
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -98,7 +99,7 @@ class Reader:
             self.tallies[source].rows += 1
             try:
                 structured = self._watched(source, converts[source])(_filled(row, self.config.variables))
-                self._pictured(structured, row)
+                self._check_media(structured, row)
             except ValueError as error:
                 self.bad(source, number, error)
                 continue
@@ -112,15 +113,18 @@ class Reader:
                 continue
             yield Record(source, number, times, structured, key)
 
-    def _pictured(self, structured: object, row: Mapping[str, Any]) -> None:
-        """Raise ValueError for a row with images that nothing reads."""
-        images = structured.pictures if isinstance(structured, Row) else ()
-        if not images:
+    def _check_media(self, structured: object, row: Mapping[str, Any]) -> None:
+        """Raise ValueError for a row with images, videos or sounds that nothing reads."""
+        media = structured.beside if isinstance(structured, Row) else ()
+        if not media:
             no_marked_media(row)
-        elif self.shape == "text":
-            raise ValueError("it has images, which plain text has no place for")
-        elif self.config.images is None:
-            raise ValueError("it has images, which `data: {images: vision}` reads (package gym-vision)")
+            return
+        name = media[0].medium
+        if self.shape == "text":
+            raise ValueError(f"it has {name}s, which plain text has no place for")
+        if self.config.media is None:
+            fix = f"`data: {{media: {READERS.get(name, 'vision')}}}` reads (package gym-vision)"
+            raise ValueError(f"it has {name}s, which {fix}")
 
     def _watched(
         self, source: int, convert: Callable[[Mapping[str, Any]], Structured]

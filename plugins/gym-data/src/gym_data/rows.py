@@ -7,17 +7,32 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 Message = dict[str, Any]
 """`role` (system, user, assistant, tool), `content`, and perhaps `tool_calls`, `reasoning_content`, `name` and other keys."""
 Tools = Sequence[Mapping[str, Any]]  #: functions as OpenAI describes them
 APART = "pairs with different prompts, each answer learnt after its own"
-MARKS = ("<image>", "<video>", "<audio>")
-MARK = MARKS[0]  #: what stands for an image in the content of a message
+MEDIA = ("image", "video", "audio")  #: what rows usually have beside text; a format and a reader may agree on others
+
+
+def mark_of(medium: str) -> str:
+    """Return what stands for an image, a video... in the content of a message."""
+    return f"<{medium}>"
+
+
+MARKS = tuple(map(mark_of, MEDIA))
+MARK = MARKS[0]
 MARKED = f"rows with {', '.join(MARKS[:-1])} or {MARKS[-1]} in their text, which stay text: only text is read"
 GOOD, BAD = "desirable answers", "undesirable answers"
 RIGHT, WRONG = "steps judged right", "steps judged wrong"
+
+
+class Named(NamedTuple):
+    """An image, a video or a sound, as a row names it."""
+
+    medium: str  #: such as `image`
+    value: Any  #: a path, bytes, or a mapping with `path` or `bytes`
 
 
 class Row:
@@ -29,8 +44,8 @@ class Row:
         return ()
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return the images of its conversations, as the row names them."""
+    def beside(self) -> Sequence[Named]:
+        """Return the media of its conversations, as the row names them."""
         return ()
 
 
@@ -42,18 +57,20 @@ class Conversation(Row):
     tools: tuple[dict[str, Any], ...] = ()  #: OpenAI function descriptions
     muted: frozenset[int] = frozenset()  #: messages that say `train: false`
     values: Mapping[str, Any] = field(default_factory=dict)  #: what its chat template is handed besides
-    images: tuple[Any, ...] = ()  #: as the row names them, one for each `<image>` in the contents of its messages
+    media: tuple[
+        Named, ...
+    ] = ()  #: one for each mark in the contents of its messages; those of each medium are in order
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return `images`."""
-        return self.images
+    def beside(self) -> Sequence[Named]:
+        """Return `media`."""
+        return self.media
 
     @property
     def remarks(self) -> Sequence[str]:
         """Say where a text stands for a picture or a sound that nobody is shown."""
         texts = [message["content"] for message in self.messages]
-        marks = MARKS[1:] if self.images else MARKS
+        marks = {*MARKS} - {mark_of(each.medium) for each in self.media}
         return (MARKED,) if any(mark in text for text in texts for mark in marks) else ()
 
     @property
@@ -117,9 +134,9 @@ class Preference(Row):
         return replace(self.chosen, messages=self.chosen.messages[: self.shared], muted=frozenset())
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return the images of both."""
-        return (*self.chosen.images, *self.rejected.images)
+    def beside(self) -> Sequence[Named]:
+        """Return the media of both."""
+        return (*self.chosen.media, *self.rejected.media)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -136,9 +153,9 @@ class Feedback(Row):
     desirable: bool
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return the images of the conversation."""
-        return self.conversation.images
+    def beside(self) -> Sequence[Named]:
+        """Return the media of the conversation."""
+        return self.conversation.media
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -169,9 +186,9 @@ class Stepwise(Row):
     separator: str  #: what stands behind each step
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return the images of the prompt."""
-        return self.prompt.images
+    def beside(self) -> Sequence[Named]:
+        """Return the media of the prompt."""
+        return self.prompt.media
 
 
 @dataclass(frozen=True)
@@ -183,9 +200,9 @@ class Prompt(Row):
     """All columns; an answer that the row holds is in column `answer`, unless it has another there."""
 
     @property
-    def pictures(self) -> Sequence[Any]:
-        """Return the images of the conversation."""
-        return self.conversation.images
+    def beside(self) -> Sequence[Named]:
+        """Return the media of the conversation."""
+        return self.conversation.media
 
 
 Structured = Conversation | Segmented | Text | Preference | Feedback | JudgedText | Stepwise | Prompt

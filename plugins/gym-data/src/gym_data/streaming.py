@@ -122,9 +122,9 @@ class Stream:
         arrays = into.arrays()
         names = [opened.name for opened in reader.opened]
         report = report_of(reader, found.lengths, found.learnt, order, order[:0], found.duplicates)
-        images = self.tokenizer.images
+        media = self.tokenizer.media
         return (
-            Examples(arrays.__getitem__, "train", names, example_of(reader.shape), images),
+            Examples(arrays.__getitem__, "train", names, example_of(reader.shape), media),
             report,
             fingerprint(arrays),
         )

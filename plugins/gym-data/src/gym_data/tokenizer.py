@@ -21,7 +21,7 @@ from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest, Render
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.special_tokens import NAME, SpecialTokenQuoter
 from gym_data.chat.template_pool import WORKERS, WorkerPool
-from gym_data.images import ImageReader
+from gym_data.media import MediaReader
 from gym_data.rows import Message
 from gym_data.tokenizer_files import read_tokenizer, renamed
 
@@ -38,14 +38,14 @@ class Tokenizer:
         template: str | None = None,
         options: Mapping[str, Any] | None = None,
         split_special_tokens: bool = True,
-        images: ImageReader | None = None,
+        media: MediaReader | None = None,
     ) -> None:
         """Read the tokenizer of a model directory.
 
         `template` is used in place of the model's own chat template, `options` are handed to it. Without `split_special_tokens`,
-        special tokens that texts spell out are these tokens; `images` reads those of messages. Raises DataError without one.
+        special tokens that texts spell out are these tokens; `media` reads those of messages. Raises DataError without one.
         """
-        self.split_special_tokens, self.images = split_special_tokens, images
+        self.split_special_tokens, self.media = split_special_tokens, media
         self.path = Path(path)
         files = read_tokenizer(self.path)
         self.fingerprint = files.fingerprint
@@ -179,7 +179,7 @@ class Tokenizer:
     ) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Return the tokens of a prompt and of the steps that answer it, and the place of the last token of each step, `[steps]`.
 
-        A separator stands behind each step, and no token holds parts of two; `shown` puts images into the text of the prompt.
+        A separator stands behind each step, and no token holds parts of two; `shown` puts media into the text of the prompt.
         Raises what `learnable` and `shown` raise.
         """
         (text,) = self._sequences(RenderRequest(messages, tools or (), prompt=True, values=values or {}))
@@ -276,7 +276,7 @@ class Tokenizer:
         further = [token["content"] for token in self._files.tokenizer["added_tokens"] if not token["special"]]
         quoted = self.special if self.split_special_tokens else []
         named = self.templates, self._values, quoted, further, self._files.stops, self.special
-        return ChatTemplateSpec(*named, parts=self.images is not None)
+        return ChatTemplateSpec(*named, parts=[*self.media.marks] if self.media else ())
 
     @cached_property
     def _quoter(self) -> SpecialTokenQuoter:

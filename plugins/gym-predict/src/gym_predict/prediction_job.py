@@ -98,6 +98,6 @@ def _made(recipe: Recipe, options: Mapping[str, Any], findings: Findings) -> Tas
     assert isinstance(found, PredictOptions)
     output = found.output
     assert output is not None
-    if found.images is None and isinstance(recipe.data, Data):  # a prompt is laid out and shown by the same options
-        found = found.model_copy(update={"images": recipe.data.reads_images()})
+    if found.media is None and isinstance(recipe.data, Data):  # a prompt is laid out and shown by the same options
+        found = found.model_copy(update={"media": recipe.data.reads_media()})
     return Task(recipe, found, output)

@@ -17,8 +17,8 @@ import numpy as np
 from gym_core import DataError, Recipe, RecipeError
 from gym_core.files import write_atomically
 from gym_data.examples import Example
-from gym_data.images import Image
 from gym_data.kinds import Data
+from gym_data.media import Medium
 from gym_data.new_tokens import folder_of
 from gym_data.row_reader import ShapeError
 
@@ -45,7 +45,7 @@ class Known:
     texts: list[str]  #: of the prompts, special tokens included
     answers: list[str]  #: without special tokens
     ends: frozenset[int]  #: the special tokens that end these answers
-    images: list[list[Image]]  #: of each prompt
+    images: list[list[Medium]]  #: of each prompt
 
     def write(self, path: Path) -> None:
         """Write one prompt a line, for what answers them."""
@@ -123,7 +123,9 @@ def _known(samples: list[Any], tokenizer: Any) -> Known:
         texts.append(tokenizer.decode(prompt))
         answers.append(tokenizer.decode(answer, skip_special=True))
         ends |= _end(answer, tokenizer)
-    images = [list(sample.images) for sample in samples]
+    images = [list(sample.media) for sample in samples]
+    if other := next((each["medium"] for own in images for each in own if each["medium"] != "image"), None):
+        raise DataError(f"rows have {other}s, and predictions are asked of text and images", key="data.media")
     return Known(prompts, texts, answers, frozenset(ends), images)
 
 

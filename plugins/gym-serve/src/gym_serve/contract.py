@@ -16,7 +16,7 @@ from gym_serve.on_disk import OnDisk
 
 if TYPE_CHECKING:
     from gym_data.chat.answer_format import AnswerFormat
-    from gym_data.kinds import Images
+    from gym_data.kinds import Media
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "lark"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -40,7 +40,7 @@ class ModelSource:
     template: str | Mapping[str, Any] | None = None
     """To serve with, where the model does not carry its own: `named_template`."""
     base: str | None = None  #: where the model lies that an adapter or delta belongs to, if not where it was
-    images: Images | None = None  #: how images are read, where the model does not say itself how it was trained on some
+    media: Media | None = None  #: how images are read, where the model does not say itself how it was trained on some
 
 
 @dataclass(frozen=True)

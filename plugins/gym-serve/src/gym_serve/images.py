@@ -24,7 +24,7 @@ def named_in(request: Request) -> list[str | OnDisk]:
 def check(request: Request, model: ServedModel) -> None:
     """Raise BadRequest for a request with images to a model that reads none."""
     if not model.images and named_in(request):
-        why = "no images are read for this model; where it can, the option `images=vision` does"
+        why = "no images are read for this model; where it can, the option `media=vision` does"
         raise BadRequest(why, key="messages")
 
 

@@ -21,7 +21,7 @@ from gym_core.files import expanded
 from gym_core.loading import load
 from gym_core.sections import Findings
 from gym_core.yamlfile import parse_scalar, read_yaml
-from gym_data.kinds import Images
+from gym_data.kinds import Media
 from gym_manage.options_command import OptionsCommand
 from gym_serve.contract import Engine, Limits, ModelSource
 from gym_serve.kinds import Server
@@ -43,7 +43,7 @@ class ServingOptions(Config):
     """What computes the answers; without it, `llama_cpp` for GGUF files and `local` for all else."""
     template: str | dict[str, Any] | None = None
     """Chat template to serve with, where the model does not carry its own: a name, one with options, or a Jinja file."""
-    images: Annotated[SerializeAsAny[Images] | None, Slot("images")] = None
+    media: Annotated[SerializeAsAny[Media] | None, Slot("media")] = None
     """How images in messages to the first model are read, such as `vision`; by default as it was trained on some, if it was."""
     base: str | None = None
     """Where the base of the first model lies now, if that is an adapter or a delta whose base was moved."""
@@ -83,8 +83,8 @@ class ServingOptions(Config):
                 )
             first = number == 0
             tenants, adapters, base = (self.tenants, self.adapters, self.base) if first else (None, {}, None)
-            images = self.images if first else None
-            found.append(ModelSource(name, path, tenants, adapters, self.template, base, images))
+            media = self.media if first else None
+            found.append(ModelSource(name, path, tenants, adapters, self.template, base, media))
         for name in self.adapters:
             if not TENANT.fullmatch(name):
                 raise RecipeError(f"`{name}` is no name", key="adapters", fix="use letters, digits, `_`, `-` and `.`")

@@ -1,4 +1,4 @@
-"""Small models of images and text with random weights, one of each way in which families lay images out."""
+"""Small models of text and images, videos or sounds with random weights, one of each way in which families lay these out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gym_core.loading import load_component
 TEMPLATE = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
 {%- for part in message.content %}
-{{- 'MARK' if part.type == 'image' else part.text }}
+{{- part.text if part.type == 'text' else {'image': 'IMAGE', 'video': 'VIDEO', 'audio': 'AUDIO'}[part.type] }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
@@ -137,6 +137,40 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     },
 }
+#: Of further families that read videos.
+SHOWN: dict[str, dict[str, Any]] = {
+    # positions in three dimensions, without the time between frames
+    "qwen2_vl": {
+        **FAMILIES["qwen2_5_vl"],
+        "vision": {"embed_dim": 32, "hidden_size": 32, "depth": 2, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14},
+        "processor": {"processor_class": "Qwen2VLProcessor"},
+    },
+    # as many tokens for each frame; images in pieces
+    "llava_next_video": {
+        **FAMILIES["llava"],
+        "video": "<video>\n",
+        "tokens": ["<image>", "<video>"],
+        "ids": {"image_token_index": 0, "video_token_index": 1},
+        "image": {
+            "image_processor_type": "LlavaNextImageProcessor",
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+            "image_grid_pinpoints": [[56, 112], [112, 56]],
+        },
+        "further": {"image_grid_pinpoints": [[56, 112], [112, 56]]},
+        "moving": {
+            "video_processor_type": "LlavaNextVideoVideoProcessor",
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+        },
+        "processor": {
+            "processor_class": "LlavaNextVideoProcessor",
+            "patch_size": 14,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+    },
+}
 #: Of a family that reads no conversations: its processor frames what is asked in a way of its own.
 FRAMED: dict[str, dict[str, Any]] = {
     "paligemma": {
@@ -158,11 +192,14 @@ FRAMED: dict[str, dict[str, Any]] = {
 
 def small_model(family: str, folder: Path) -> Path:
     """Write a model of a family, its tokenizer and its processor into a folder, and return it."""
-    told = (FAMILIES | FRAMED)[family]
+    told = (FAMILIES | SHOWN | FRAMED)[family]
     tokenizer = AutoTokenizer.from_pretrained(load_component("families", "tiny")[1]().build())
     tokenizer.add_special_tokens({"additional_special_tokens": told["tokens"]})
     tokenizer.add_tokens(told.get("words", []))
-    tokenizer.chat_template = TEMPLATE.replace("MARK", told["mark"].replace("\n", "\\n"))
+    marks = {"IMAGE": told["mark"], "VIDEO": told.get("video", told["mark"].replace("image", "video"))}
+    tokenizer.chat_template = TEMPLATE
+    for name, mark in marks.items():
+        tokenizer.chat_template = tokenizer.chat_template.replace(name, mark.replace("\n", "\\n"))
     tokenizer.save_pretrained(folder)
     named = {name: told["tokens"][place] for name, place in told.get("named", {}).items()}
     config = folder / "tokenizer_config.json"
@@ -172,6 +209,7 @@ def small_model(family: str, folder: Path) -> Path:
         for name, value in told["ids"].items()
     }
     text = {**TEXT, **told["text"], "vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)}
+    ids |= told.get("further", {})
     shape = CONFIG_MAPPING[family](text_config=text, vision_config=told["vision"], tie_word_embeddings=True, **ids)
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(shape)
@@ -181,4 +219,6 @@ def small_model(family: str, folder: Path) -> Path:
     model.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(told["image"]))
     (folder / "processor_config.json").write_text(json.dumps(told["processor"]))
+    if "moving" in told:
+        (folder / "video_preprocessor_config.json").write_text(json.dumps(told["moving"]))
     return folder

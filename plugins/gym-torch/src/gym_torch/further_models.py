@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from gym_core import GymError, PluginError, Recipe, Train
 from gym_core.component import construct
-from gym_data.images import ImageReader
-from gym_data.kinds import Data, Images
+from gym_data.kinds import Data, Media
+from gym_data.media import MediaReader
 from gym_data.tokenizer import Tokenizer
 from gym_torch.config import Further, TorchAlgorithm
 from gym_torch.kinds import TorchBackend, part
@@ -77,15 +77,15 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
             fix="name a model of the same family",
         )
     data = part(recipe, Data)
-    if data is not None and data.brings_inputs() and not AutoLanguageModel.reads_images(loaded.model.config):
+    if data is not None and data.brings_inputs() and not AutoLanguageModel.reads_media(loaded.model.config):
         raise GymError(
             f"{type(loaded.model).__name__} takes text alone, and samples may have images",
             where=loaded.name,
             key=further.key,
             fix="name a model of images and text",
         )
-    images = None if data is None else data.reads_images()
-    if images is not None and loaded.path != model.path and not _shown_alike(images, model.path, loaded.path):
+    media = None if data is None else data.reads_media()
+    if media is not None and loaded.path != model.path and not _shown_alike(media, model.path, loaded.path):
         raise GymError(
             "its processor makes something else of an image than that of the model that is trained, whose samples it is given",
             where=loaded.name,
@@ -95,13 +95,14 @@ def load_further(further: Further, recipe: Recipe, model: LoadedModel) -> Loaded
     return loaded
 
 
-def _shown_alike(images: Images, *paths: Path) -> bool:
+def _shown_alike(media: Media, *paths: Path) -> bool:
     """Whether models in some directories are given the same of one image; those are left out that bring no processor."""
     made: list[Mapping[str, npt.NDArray[Any]]] = []
     for path in paths:
         with suppress(GymError):
-            reader: ImageReader = images.build(path=path)
-            made.append(reader.inputs([reader.sent(TWO_PIXELS)], np.asarray([min(reader.tokens)], dtype=np.int32)))
+            reader: MediaReader = media.build(path=path)
+            if "image" in reader.marks:
+                made.append(reader.inputs([reader.sent(TWO_PIXELS)], np.asarray([min(reader.tokens)], dtype=np.int32)))
     return all(
         one.keys() == made[0].keys() and all(np.array_equal(one[name], made[0][name]) for name in one)
         for one in made[1:]

@@ -7,11 +7,11 @@ from typing import Any
 from gym_core import Artifact, Component, PluginError
 from gym_core.discovery import entries
 from gym_core.loading import load
-from gym_data.kinds import Images
+from gym_data.kinds import Media
 from gym_torch.kinds import LoadTimeQuantizer
 
 
-def told_of(component: LoadTimeQuantizer | Images | None, name: str) -> dict[str, Any]:
+def told_of(component: LoadTimeQuantizer | Media | None, name: str) -> dict[str, Any]:
     """Return the details of an artifact that name a component, as `name` and `name_options`; empty where there is none."""
     if component is None:
         return {}
@@ -25,15 +25,15 @@ def quantizer_of(artifact: Artifact) -> LoadTimeQuantizer | None:
     return found
 
 
-def images_of(artifact: Artifact) -> Images | None:
+def media_of(artifact: Artifact) -> Media | None:
     """Return what read images when a model was trained: whoever asks it reads them alike. Raises what `quantizer_of` raises."""
-    found: Images | None = _named(artifact, "images", "images", "images were read")
+    found: Media | None = _named(artifact, "media", "media", "images were read")
     return found
 
 
 def passed_on(artifact: Artifact) -> dict[str, Any]:
     """Return the details of an artifact that hold of whatever is made of it as well: how images are read."""
-    return {name: artifact.details[name] for name in ("images", "images_options") if name in artifact.details}
+    return {name: artifact.details[name] for name in ("media", "media_options") if name in artifact.details}
 
 
 def maker_of(artifact: Artifact, group: str, made: str, what: str) -> Any:

@@ -39,7 +39,7 @@ class DataKeys(Keys):
         Key("streaming", "data.streaming", _OF),
         Key("streaming_multipack_buffer_size", "data.buffer_size", _OF, window, _ROWS, together="streaming"),
         Key("pretrain_multipack_buffer_size", "data.buffer_size", _OF, window, together="streaming"),
-        Key("processor_type", "data.images", _OF, lambda _: "vision"),
+        Key("processor_type", "data.media", _OF, lambda _: "vision"),
         Key("dataset_num_proc", "data.processes", _OF),
         Key("dataset_processes", "data.processes", _OF),
         Key("", "data.bad_rows", _OF, default="skip"),

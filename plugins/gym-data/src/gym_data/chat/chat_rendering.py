@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -17,7 +18,7 @@ from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.render import ChatTemplate
 from gym_data.chat.special_tokens import SpecialTokenQuoter
 from gym_data.chat.tool_calls import Calls, calls_of_template
-from gym_data.rows import MARK, Message
+from gym_data.rows import Message, mark_of
 
 PROBE = "xq7j"  #: no text of a template
 CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "f", "arguments": {"a": "b"}}}
@@ -33,9 +34,9 @@ class ChatTemplateSpec:
     further: Sequence[str]  #: other added tokens
     stops: Sequence[str]  #: tokens that the model stops at
     every_special: Sequence[str]  #: all special tokens
-    parts: bool = False
-    """Whether contents may hold images, and are handed over as parts to templates that take these: those that are lists of parts
-    as they are, and in others each `<image>` is one."""
+    parts: Sequence[str] = ()
+    """Media that contents may hold, which are then handed over as parts to templates that take these: those that are lists of
+    parts as they are, and in others each mark, such as `<image>`, is one."""
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -125,9 +126,8 @@ class ChatRenderer:
         if not found:
             return RenderResult(found)
         learnt = "\0".join(each.text[start:end] for each in found for start, end in each.spans)
-        mark = self._mark if self.spec.parts else "\0"
         shown = messages[: found[-1].last + 1 or None]  # what follows the last answer to learn is not looked at
-        template_omissions.refuse(found[-1].text, learnt, shown, request.tools, request.wanted, mark)
+        template_omissions.refuse(found[-1].text, learnt, shown, request.tools, request.wanted, self._marks)
         return RenderResult(found, template_omissions.lost(found[-1].text, learnt, shown, request.wanted))
 
     def _renderer(self, request: RenderRequest) -> tuple[list[Message], loss_masks.Render]:
@@ -146,12 +146,17 @@ class ChatRenderer:
         return self.quoter.quote_messages(messages), render
 
     @cached_property
-    def _mark(self) -> str:
-        """What stands for an image in contents whose special tokens are quoted."""
-        return str(self.quoter.quote(MARK))
+    def _media(self) -> dict[str, str]:
+        """The media by what stands for one in contents whose special tokens are quoted."""
+        return {str(self.quoter.quote(mark_of(medium))): medium for medium in self.spec.parts}
+
+    @property
+    def _marks(self) -> str:
+        """Return a pattern for what stands for a medium."""
+        return "|".join(map(re.escape, self._media)) or "\0"
 
     def _handed(self, name: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages with contents as a template takes them: as parts where there may be images, or where it must.
+        """Return messages with contents as a template takes them: as parts where there may be media, or where it must.
 
         A template that takes no parts writes them as Python does, or fails; one that takes no texts leaves them out, or fails.
         """
@@ -169,15 +174,17 @@ class ChatRenderer:
         return PROBE in text and "'text'" not in text
 
     def _in_parts(self, message: Message) -> Message:
-        """Return a message with the texts and images of its content as transformers hands them to templates."""
+        """Return a message with the texts and media of its content as transformers hands them to templates."""
         content = message["content"]
         if not isinstance(content, str):  # parts already, or nothing beside a tool call
             return message
         apart = self.spec.parts and message["role"] != "assistant"
-        first, *others = content.split(self._mark) if apart else [content]
-        parts = [{"type": "text", "text": first}] if first or not others else []
-        for text in others:
-            parts += [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
+        pieces = re.split(f"({self._marks})", content) if apart else [content]
+        parts = [
+            {"type": self._media[piece]} if number % 2 else {"type": "text", "text": piece}
+            for number, piece in enumerate(pieces)
+            if piece or len(pieces) == 1
+        ]
         return {**message, "content": parts}
 
     def _find(

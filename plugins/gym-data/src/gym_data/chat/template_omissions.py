@@ -26,11 +26,11 @@ def refuse(
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
     wanted: Collection[int],
-    mark: str = "\0",
+    marks: str = "\0",
 ) -> None:
     """Raise ValueError where a text does not show a system or user message, a tool or the name of a tool call.
 
-    In the contents of messages `mark` stands for an image.
+    In the contents of messages what the pattern `marks` matches stands for a medium.
 
     Likewise where what is `learnt` does not hold the text of a wanted answer that does nothing but answer, or no call of one that
     calls: it would learn to stop where it should call.
@@ -43,7 +43,7 @@ def refuse(
             raise ValueError(f"the chat template leaves out the text of message {index + 1} (assistant)")
     for number, message in enumerate(messages, 1):
         if message["role"] in ("system", "user") and not all(
-            shows(each, text) for each in message["content"].split(mark)
+            shows(each, text) for each in re.split(marks, message["content"])
         ):
             raise ValueError(f"the chat template leaves out message {number} ({message['role']})")
     functions = [tool.get("function", tool) for tool in tools]

@@ -17,7 +17,7 @@ from gym_data.chat.chat_rendering import RenderRequest, RenderResult
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
 from gym_data.encodings.shared_prefixes import Segments, joined
-from gym_data.images import BEYOND, ImageReader, shown, whole, with_paths
+from gym_data.media import BEYOND, MediaReader, shown, whole, with_paths
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, JudgedText, Message, Preference, Prompt, Segmented, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
@@ -25,7 +25,7 @@ from gym_data.tokenizer import Mask, Tokenizer, Tokens
 BATCH = 256  #: rows tokenised at a time
 TOO_LONG = "longer than the cutoff"
 NOTHING = "nothing to learn within the cutoff"
-ITS_IMAGES = "its images"  #: what refuses a row
+ITS_MEDIA = "its media"  #: what refuses a row
 _More = TypeVar("_More")
 
 
@@ -81,21 +81,21 @@ class _Told:
 
 
 def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured], list[_Told]]) -> Iterator[Piece]:
-    images = tokenizer.images
+    media = tokenizer.media
 
     def requests(record: Record) -> tuple[Record, list[_Told], list[RenderRequest]]:
         several = told(record.row)
         return record, several, [_request(reader, each.conversation, each.train_on) for each in several]
 
     def parts_of(record: Record, each: _Told, found: RenderResult) -> list[tuple[Mapping[str, Any] | None, Rendered]]:
-        if images is None:
+        if media is None:
             return [(each.about, text) for text in found.sequences]
-        shows = shown(each.conversation.images, found.sequences, images, reader.opened[record.source].folder)
-        return [({**(each.about or {}), "images": own}, text) for own, text in shows]
+        shows = shown(each.conversation.media, found.sequences, media, reader.opened[record.source].folder)
+        return [({**(each.about or {}), "media": own}, text) for own, text in shows]
 
     for batch in rendered(reader, tokenizer, (map(requests, batch) for batch in batches(reader.records(), BATCH))):
         for record, _, _ in batch:
-            told_of: dict[str, Any] = {"images": []} if images else {}
+            told_of: dict[str, Any] = {"media": []} if media else {}
             if isinstance(record.row, Segmented):
                 piece = of_segments(record, record.row, tokenizer, reader)
                 yield from cut(replace(piece, about=told_of or None), reader)
@@ -113,14 +113,14 @@ def _sequences(reader: Reader, tokenizer: Tokenizer, told: Callable[[Structured]
             try:
                 parts = [part for each, own in zip(several, found, strict=True) for part in parts_of(record, each, own)]
             except ValueError as error:
-                reader.bad(record.source, record.number, error, ITS_IMAGES)
+                reader.bad(record.source, record.number, error, ITS_MEDIA)
                 continue
             owners.extend((record, part, about) for part, (about, _) in enumerate(parts))
             texts.extend(text for _, text in parts)
         for (record, part, about), (tokens, trained) in zip(owners, tokenizer.encode_rendered(texts), strict=True):
             reader.tallies[record.source].unclosed += not tokenizer.closes(tokens, trained)
             origin = record.source, record.number, part, record.times, record.key
-            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader, images)
+            yield from cut(Piece(tokens, trained, *origin, about, record.row.remarks), reader, media)
 
 
 def _branched(pieces: Iterable[Piece], reader: Reader) -> Iterator[Piece]:
@@ -201,7 +201,7 @@ def _kept(
 
 def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield prompts as they stand before an answer, with their rows; nothing of them is trained on, nothing cut off."""
-    images = tokenizer.images
+    media = tokenizer.media
 
     def requests(record: Record) -> tuple[Record, RenderRequest, list[RenderRequest]]:
         prompt = _prompt(reader, record)
@@ -212,14 +212,14 @@ def encode_prompts(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         for record, prompt, found in batch:
             assert isinstance(record.row, Prompt)
             text, row, more = found[0].sequences[0], record.row.row, {}
-            if images is not None:
-                named, folder = record.row.conversation.images, reader.opened[record.source].folder
+            if media is not None:
+                named, folder = record.row.conversation.media, reader.opened[record.source].folder
                 try:
-                    ((own, text),) = shown(named, [text], images, folder)
+                    ((own, text),) = shown(named, [text], media, folder)
                 except ValueError as error:
-                    reader.bad(record.source, record.number, error, ITS_IMAGES)
+                    reader.bad(record.source, record.number, error, ITS_MEDIA)
                     continue
-                row, more = with_paths(row, named, own), {"images": own}
+                row, more = with_paths(row, named, own), {"media": own}
             kept.append((record, prompt, text, {"row": row, **more}))
         encoded = tokenizer.encode_rendered([text for _, _, text, _ in kept])
         for (record, prompt, _, more), (tokens, none) in zip(kept, encoded, strict=True):
@@ -251,14 +251,14 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     return list(messages) if given else [{"role": "system", "content": system}, *messages]
 
 
-def cut(piece: Piece, reader: Reader, images: ImageReader | None = None) -> Iterator[Piece]:
+def cut(piece: Piece, reader: Reader, media: MediaReader | None = None) -> Iterator[Piece]:
     """Yield the piece within the cutoff, unless nothing of it remains to be trained on, or an image is cut off."""
     config, tally = reader.config, reader.tallies[piece.source]
     if len(piece.tokens) > config.cutoff:
         if config.overlong == "drop":
             tally.dropped[TOO_LONG] += 1
             return
-        if images and not whole(piece.tokens, config.cutoff, images.tokens):
+        if media and not whole(piece.tokens, config.cutoff, media.tokens):
             tally.dropped[BEYOND] += 1
             return
         tally.truncated += 1

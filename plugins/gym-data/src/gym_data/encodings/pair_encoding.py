@@ -11,7 +11,7 @@ from gym_data.chat.chat_rendering import RenderRequest
 from gym_data.chat.loss_masks import Rendered
 from gym_data.encodings.conversation_encoding import (
     BATCH,
-    ITS_IMAGES,
+    ITS_MEDIA,
     NOTHING,
     TOO_LONG,
     Piece,
@@ -20,19 +20,19 @@ from gym_data.encodings.conversation_encoding import (
     with_system,
 )
 from gym_data.formats.parsing import UntrainableRowError
-from gym_data.images import BEYOND, Image, ImageReader, shown, whole
+from gym_data.media import BEYOND, MediaReader, Medium, shown, whole
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Preference
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 
 APART = "the chat template shows earlier answers differently; use `train_on: last`"
 SAME = "both answers are the same within the cutoff"
-UNLIKE = "its answers have different images, and both sides of a pair show the same"
+UNLIKE = "its answers have different media, and both sides of a pair show the same"
 
 
 def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, each side cut to length; those in which a side has nothing left to learn are counted and left out."""
-    images = tokenizer.images
+    media = tokenizer.media
     for batch in rendered(reader, tokenizer, (_both(reader, batch) for batch in batches(reader.records(), BATCH))):
         kept: list[tuple[Record, dict[str, Any]]] = []
         texts: list[Rendered] = []
@@ -41,13 +41,13 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                 reader.refused(record, ValueError(APART))
                 continue
             both, about = [each.sequences[0] for each in found], dict[str, Any]()
-            if images is not None:
+            if media is not None:
                 try:
-                    own, both = _shown(record, both, images, reader)
+                    own, both = _shown(record, both, media, reader)
                 except ValueError as error:
-                    reader.bad(record.source, record.number, error, ITS_IMAGES)
+                    reader.bad(record.source, record.number, error, ITS_MEDIA)
                     continue
-                about["images"] = own
+                about["media"] = own
             kept.append((record, about))
             texts += both
         encoded = tokenizer.encode_rendered(texts)
@@ -58,9 +58,7 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
                 if reader.config.overlong == "drop":
                     tally.dropped[TOO_LONG] += 1
                     continue
-                if images and not all(
-                    whole(side[0], reader.config.cutoff, images.tokens) for side in (chosen, rejected)
-                ):
+                if media and not all(whole(side[0], reader.config.cutoff, media.tokens) for side in (chosen, rejected)):
                     tally.dropped[BEYOND] += 1
                     continue
                 tally.truncated += 1
@@ -68,12 +66,12 @@ def encode_preferences(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _shown(
-    record: Record, texts: Sequence[Rendered], images: ImageReader, reader: Reader
-) -> tuple[list[Image], list[Rendered]]:
-    """Return the images of both sides, and their texts with these. Raises ValueError where they are not the same."""
+    record: Record, texts: Sequence[Rendered], media: MediaReader, reader: Reader
+) -> tuple[list[Medium], list[Rendered]]:
+    """Return the media of both sides, and their texts with these. Raises ValueError where they are not the same."""
     assert isinstance(record.row, Preference)
     folder, sides = reader.opened[record.source].folder, (record.row.chosen, record.row.rejected)
-    each = [shown(side.images, [text], images, folder)[0] for side, text in zip(sides, texts, strict=True)]
+    each = [shown(side.media, [text], media, folder)[0] for side, text in zip(sides, texts, strict=True)]
     (chosen, _), (rejected, _) = each
     if chosen != rejected:
         raise ValueError(UNLIKE)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gym_data.chat.loss_masks import Rendered
 from gym_data.encodings.conversation_encoding import Piece, cut, with_system
-from gym_data.images import ImageReader, shown
+from gym_data.media import MediaReader, shown
 from gym_data.row_reader import Reader
 from gym_data.rows import Stepwise, judged_steps
 from gym_data.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ from gym_data.tokenizer import Tokenizer
 
 def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield answers within the cutoff, with the labels of the steps that are; those without one are counted and left out."""
-    images = tokenizer.images
+    media = tokenizer.media
     for record in reader.records():
         row, about = record.row, dict[str, Any]()
         assert isinstance(row, Stepwise)
@@ -28,7 +28,7 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         folder = reader.opened[record.source].folder
         asked = messages, row.prompt.tools, row.steps, row.separator, row.prompt.values
         try:
-            tokens, ends = tokenizer.steps(*asked, partial(_with_images, row, images, folder, about))
+            tokens, ends = tokenizer.steps(*asked, partial(_with_media, row, media, folder, about))
         except ValueError as error:
             reader.refused(record, error)
             continue
@@ -37,15 +37,15 @@ def encode_steps(reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
         trained = np.zeros(len(tokens), dtype=bool)
         trained[ends[judged]] = True
         whole = Piece(tokens, trained, record.source, record.number, 0, record.times, record.key)
-        for piece in cut(whole, reader, images):
+        for piece in cut(whole, reader, media):
             kept = labels[: int(piece.trained.sum())]
             yield replace(piece, about={"labels": kept, **about}, remarks=judged_steps(kept))
 
 
-def _with_images(
-    row: Stepwise, images: ImageReader | None, folder: Path, about: dict[str, Any], text: Rendered
+def _with_media(
+    row: Stepwise, media: MediaReader | None, folder: Path, about: dict[str, Any], text: Rendered
 ) -> Rendered:
-    """Return the text of a prompt with what its images take up in it, which are noted in `about`."""
-    if images is not None:
-        ((about["images"], text),) = shown(row.prompt.images, [text], images, folder)
+    """Return the text of a prompt with what its media take up in it, which are noted in `about`."""
+    if media is not None:
+        ((about["media"], text),) = shown(row.prompt.media, [text], media, folder)
     return text

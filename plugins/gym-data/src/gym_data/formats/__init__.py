@@ -13,7 +13,23 @@ from gym_data.kinds import Format
 __all__ = ["Alpaca", "Feedback", "Messages", "Preference", "Segments", "ShareGPT", "Stepwise", "Text"]
 
 
-class Alpaca(Format):
+class WithMedia(Format):
+    """A format whose rows may have images, videos and sounds."""
+
+    images: str = "images"
+    """Column of the images, a path or a list of them, one for each `<image>` in the text."""
+    videos: str = "videos"
+    """Column of the videos, a path or a list of them, one for each `<video>` in the text."""
+    audios: str = "audios"
+    """Column of the sounds, a path or a list of them, one for each `<audio>` in the text."""
+
+    @property
+    def media(self) -> Mapping[str, str]:
+        """Return these columns by medium."""
+        return {"image": self.images, "video": self.videos, "audio": self.audios}
+
+
+class Alpaca(WithMedia):
     """An instruction, perhaps with an input, and its answer; columns `instruction`, `input`, `output`."""
 
     target: ClassVar[str] = "gym_data.formats.alpaca:AlpacaReader"
@@ -37,13 +53,9 @@ class Alpaca(Format):
     """Column of the tools on offer."""
     chat_template_kwargs: str | None = "chat_template_kwargs"
     """Column of what the chat template is handed for this row, such as {"enable_thinking": false}, or its JSON text."""
-    images: str = "images"
-    """Column of the images, a path or a list of them, one for each `<image>` in the text."""
-    media: tuple[str, ...] = ()
-    """Columns of video or audio beside those of the usual names; a row that has any is no row of text."""
 
 
-class ConversationFormat(Format):
+class ConversationFormat(WithMedia):
     """A list of messages, each with a role and a content."""
 
     target: ClassVar[str] = "gym_data.formats.messages:ConversationReader"
@@ -73,10 +85,6 @@ class ConversationFormat(Format):
     """Role of a tool's result."""
     function: str = "function_call"
     """Role of a tool call written as JSON text: {"name": ..., "arguments": {...}}, or a list of them."""
-    images: str = "images"
-    """Column of the images, a path or a list of them, one for each `<image>` in the messages."""
-    media: tuple[str, ...] = ()
-    """Columns of video or audio beside those of the usual names; a row that has any is no row of text."""
 
     def for_messages(self, column: str) -> ConversationFormat:
         """Return the same format for another column."""

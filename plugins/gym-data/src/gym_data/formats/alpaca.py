@@ -7,19 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from gym_data.formats import Alpaca
-from gym_data.formats.images import images_of, placed_images
+from gym_data.formats.media import marks_in, media_of, placed_media
 from gym_data.formats.parsing import (
     EMPTY,
     UntrainableRowError,
     check,
     column,
     load_json,
-    no_media,
     text_of,
     tools_of,
     values_of,
 )
-from gym_data.rows import MARK, Conversation, Message
+from gym_data.rows import Conversation, Message
 
 
 class AlpacaReader:
@@ -43,7 +42,6 @@ class AlpacaReader:
     def prompt(self, row: Mapping[str, Any]) -> Conversation:
         """Return what comes before the answer."""
         config = self.config
-        no_media(row, config.media)
         messages: list[Message] = []
         system = column(row, config.system)
         if system:
@@ -61,9 +59,9 @@ class AlpacaReader:
         over = "" if asked is None and under else text_of(asked, f"the prompt (column `{config.prompt}`)")
         messages.append({"role": "user", "content": "\n".join(part for part in (over, under) if part)})
         values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
-        own = [None] * sum(message["content"].count(MARK) for message in messages)
-        messages, images = placed_images(messages, own, images_of(row, config.images))
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values, images=images)
+        own = [each for message in messages for each in marks_in(message["content"])]
+        messages, media = placed_media(messages, own, media_of(row, config.media))
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), values=values, media=media)
 
     def asked(self, row: Mapping[str, Any]) -> tuple[Conversation, str]:
         """Return the prompt of a row, and its answer where it holds one."""

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import ConversationFormat
-from gym_data.formats.images import check_answers, content_of, images_of, placed_images
+from gym_data.formats.media import check_answers, content_of, media_of, placed_media
 from gym_data.formats.parsing import (
     calls_of,
     check,
     column,
     load_json,
-    no_media,
     said_and_called,
     text_of,
     tools_of,
     values_of,
 )
-from gym_data.rows import Conversation, Message
+from gym_data.rows import Conversation, Message, Named
 
 OTHER_NAMES = {
     "human": "user",
@@ -74,19 +73,17 @@ class ConversationReader:
             return {"role": "assistant", "content": raw}
         if not isinstance(raw, Mapping):
             raise ValueError(f"{what} is missing" if raw is None else f"{what} is not a message")
-        own: list[Any] = []
+        own: list[Named] = []
         message = self._message(raw, what, own)
-        if any(image is not None for image in own):
-            check_answers([message])
+        check_answers([message], {each.medium for each in own if each.value is not None})
         return message
 
     def read(self, row: Mapping[str, Any]) -> Conversation:
         """Return the messages of a row as they are, in whatever order. Raises ValueError where they are no messages."""
         config = self.config
-        no_media(row, config.media)
         messages: list[Message] = []
         muted: set[int] = set()
-        own: list[Any] = []  # of each mark of an image in the messages, the image that stands there, or None
+        own: list[Named] = []  # of each mark of a medium in the messages, what stands there, or None
         self._take(row.get(config.messages), config.messages, messages, muted, own)
         begun = bool(messages) and messages[0]["role"] == "system"
         if not begun and (system := column(row, config.system)):
@@ -100,11 +97,11 @@ class ConversationReader:
             else:
                 self._take(answer, config.completion, messages, muted, own)
         values = values_of(column(row, config.chat_template_kwargs), f"column `{config.chat_template_kwargs}`")
-        messages, images = placed_images(messages, own, images_of(row, config.images))
-        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted), values, images)
+        messages, media = placed_media(messages, own, media_of(row, config.media))
+        return Conversation(tuple(messages), tools_of(column(row, config.tools)), frozenset(muted), values, media)
 
-    def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int], own: list[Any]) -> None:
-        """Add the messages of a column, and what stands for images in them."""
+    def _take(self, raw: Any, name: str, messages: list[Message], muted: set[int], own: list[Named]) -> None:
+        """Add the messages of a column, and what stands for media in them."""
         if isinstance(raw, str):  # a cell of a table
             raw = load_json(raw, f"column `{name}`")
         if not isinstance(raw, list):
@@ -118,7 +115,7 @@ class ConversationReader:
                 muted.add(len(messages))
             messages.append(message)
 
-    def _message(self, entry: Mapping[str, Any], what: str, own: list[Any]) -> Message:
+    def _message(self, entry: Mapping[str, Any], what: str, own: list[Named]) -> Message:
         given = entry.get(self.config.role)
         if given is None:
             raise ValueError(f"{what} has no role (key `{self.config.role}`)")

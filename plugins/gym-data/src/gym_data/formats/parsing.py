@@ -20,7 +20,6 @@ THOUGHTS_ENDS = (
     "<|end|><|start|>assistant<|channel|>final<|message|>",
 )
 EMPTY = "an answer is empty"
-MEDIA = ("videos", "audios", "audio", "video")
 IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tiff")
 SUFFIXES = (*IMAGES, ".mp4", ".avi", ".mov", ".mkv", ".webm", ".wav", ".mp3", ".flac", ".ogg", ".m4a")
 
@@ -65,20 +64,13 @@ def filled(value: Any, what: str) -> str:
     return text
 
 
-def no_media(row: Mapping[str, Any], further: tuple[str, ...] = ()) -> None:
-    """Raise ValueError for a row that needs audio or video, in columns of the usual names or in `further` ones."""
-    for name in (*MEDIA, *further):
-        if row.get(name):
-            raise ValueError(f"it has {name}, which are not read here")
-
-
 def no_marked_media(row: Mapping[str, Any]) -> None:
-    """Raise ValueError for a row without images whose text has a place for one, or for more, and a column the file for it."""
+    """Raise ValueError for a row without media whose text has a place for one, and a column the file for it."""
     for name, value in row.items():
         files = value if isinstance(value, list) else [value]
         named = files and all(isinstance(each, str) and each.lower().endswith(SUFFIXES) for each in files)
         if named and any(mark in str(row) for mark in MARKS):
-            raise ValueError(f"it has {name}, and column `{name}` is not said to hold images")
+            raise ValueError(f"it has {name}, and column `{name}` is not said to hold images, videos or sounds")
 
 
 def tools_of(value: Any) -> tuple[dict[str, Any], ...]:

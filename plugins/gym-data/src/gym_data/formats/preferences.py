@@ -9,10 +9,10 @@ from typing import Any
 
 from gym_data.formats import Feedback, Preference, Text
 from gym_data.formats.detect import detect_prompt
-from gym_data.formats.images import IMAGES, check_answers, images_of, placed_images
+from gym_data.formats.media import check_answers, marks_in, media_of, placed_media
 from gym_data.formats.parsing import UntrainableRowError, check, column
 from gym_data.formats.transcript import transcript
-from gym_data.rows import MARK, Conversation, JudgedText
+from gym_data.rows import Conversation, JudgedText
 from gym_data.rows import Feedback as Judged
 from gym_data.rows import Preference as Pair
 from gym_data.rows import Text as Document
@@ -59,17 +59,16 @@ class PreferenceReader:
             and detect_prompt([row]) is None
             and (whole := transcript(value))
         ):
-            own = [None] * sum(message["content"].count(MARK) for message in whole.messages)
-            messages, images = placed_images(whole.messages, own, images_of(row, IMAGES[0]))
-            return replace(whole, messages=tuple(messages), images=images)
+            own = [each for message in whole.messages for each in marks_in(message["content"])]
+            messages, media = placed_media(whole.messages, own, media_of(row))
+            return replace(whole, messages=tuple(messages), media=media)
         self._reader = reader = self._reader or _told(row)
         prompt: Conversation = reader.prompt(row)
         check(prompt.messages, answered=False)
         if listed is None:
             said = reader.message("" if value == [] else value, f"the answer in column `{name}`")
             listed = Conversation((said,))
-        if prompt.images:
-            check_answers(listed.messages)
+        check_answers(listed.messages, {each.medium for each in prompt.media})
         muted = frozenset(len(prompt.messages) + index for index in listed.muted)
         return replace(prompt, messages=(*prompt.messages, *listed.messages), muted=muted)
 

@@ -155,8 +155,11 @@ def format_of(info: Info, where: str = "") -> Format | None:
     if not info.model_fields_set & {"formatting", "columns", "tags", "ranking"}:
         return None
     columns = info.columns or Columns()
-    media = tuple(name for name in (columns.videos, columns.audios) if name)
-    images = {"images": columns.images} if columns.images else {}
+    media = {
+        name: column
+        for name, column in (("images", columns.images), ("videos", columns.videos), ("audios", columns.audios))
+        if column
+    }
     unknown = [tag for tag in info.tags if tag not in TAGS]
     if unknown:
         raise DataError("unknown tag", where=where, key=f"tags.{unknown[0]}", fix=f"known: {', '.join(TAGS)}")
@@ -169,12 +172,12 @@ def format_of(info: Info, where: str = "") -> Format | None:
             fix = 'set "formatting": "sharegpt" for rows of messages' if columns.messages else named
             raise DataError("no column holds the prompt", where=where, key="columns.prompt", fix=fix)
         base: Format = Alpaca.model_validate(
-            {"system": columns.system, "tools": columns.tools, "history": columns.history, "media": media}
-            | images
+            {"system": columns.system, "tools": columns.tools, "history": columns.history}
+            | media
             | ({"prompt": columns.prompt, "query": columns.query, "response": columns.response} if said else {})
         )
     elif info.formatting in ("sharegpt", "openai"):
-        options: dict[str, Any] = {TAGS[tag]: value for tag, value in info.tags.items()} | {"media": media} | images
+        options: dict[str, Any] = {TAGS[tag]: value for tag, value in info.tags.items()} | media
         options |= {"messages": columns.messages} if columns.messages else {}
         options |= {"system": columns.system, "tools": columns.tools}
         base = (ShareGPT if info.formatting == "sharegpt" else Messages).model_validate(options)

@@ -13,12 +13,12 @@ from gym_data.chat.render import DAY
 from gym_data.chat.template_omissions import lost
 from gym_data.encodings.conversation_encoding import BATCH, NOTHING, Piece, batches
 from gym_data.encodings.pair_encoding import UNLIKE, paired
-from gym_data.images import Image, with_paths
+from gym_data.media import Medium, with_paths
 from gym_data.row_reader import Reader, Record
 from gym_data.rows import Conversation, Feedback, Preference, Prompt, Structured
 from gym_data.tokenizer import Mask, Tokenizer, Tokens
 from gym_llamafactory.chat import LlamaFactory
-from gym_llamafactory.chat.images import beyond, shown, told_of
+from gym_llamafactory.chat.media import beyond, shown, told_of
 from gym_llamafactory.chat.turns import Element, Pair, Turns
 
 NO_MESSAGES = "it holds texts as a model reads them, and no messages to write"
@@ -80,15 +80,15 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
     last = reader.config.train_on == "last"
     history = not last or turns.config.preserve_thinking
 
-    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Medium], list[list[list[Element]]]]:
         row = record.row
         if not isinstance(row, Conversation):
             raise ValueError(NO_MESSAGES)
-        images, elements = shown(reader, record, turns, row, turns.elements(row, history, alone=last and not history))
-        return images, [elements]
+        media, elements = shown(reader, record, turns, row, turns.elements(row, history, alone=last and not history))
+        return media, [elements]
 
     end = turns.eos if turns.format.efficient_eos else []
-    for record, images, (pairs,) in _written(reader, turns, asked):
+    for record, media, (pairs,) in _written(reader, turns, asked):
         conversation = record.row
         assert isinstance(conversation, Conversation)
         muted = [index in conversation.muted for index in conversation.answers]
@@ -96,14 +96,14 @@ def encode_conversations(config: LlamaFactory, reader: Reader, tokenizer: Tokeni
         tokens, trained = learn(pairs, muted, reader.config.train_on, end, most)
         if beyond(reader, record, turns, tokens, [token for prompt, _ in pairs for token in prompt]):
             continue
-        yield from _kept(reader, record, tokens, trained, whole > len(tokens), about=told_of(turns, images) or None)
+        yield from _kept(reader, record, tokens, trained, whole > len(tokens), about=told_of(turns, media) or None)
 
 
 def encode_preferences(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield pairs, of which the last answers are learnt; both are cut to the same length."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Medium], list[list[list[Element]]]]:
         row = record.row
         assert isinstance(row, Preference)
         chosen, rejected = (_answered(reader, record, turns, side) for side in (row.chosen, row.rejected))
@@ -111,7 +111,7 @@ def encode_preferences(config: LlamaFactory, reader: Reader, tokenizer: Tokenize
             raise ValueError(UNLIKE)
         return chosen[0], [chosen[1], rejected[1]]
 
-    for record, images, sides in _written(reader, turns, asked):
+    for record, media, sides in _written(reader, turns, asked):
         both = [_one_turn(turns, pairs) for pairs in sides]
         asked_most, said_most = (max(len(side[part]) for side in both) for part in (0, 1))
         before, after = shared(asked_most, said_most, reader.config.cutoff)
@@ -120,7 +120,7 @@ def encode_preferences(config: LlamaFactory, reader: Reader, tokenizer: Tokenize
         chosen, rejected = (_arrays(prompt + answer, _answer_alone(prompt, answer)) for prompt, answer in cut)
         if any(beyond(reader, record, turns, kept[0], side[0]) for kept, side in zip(cut, both, strict=True)):
             continue
-        yield from paired(record, chosen, rejected, reader, told_of(turns, images))
+        yield from paired(record, chosen, rejected, reader, told_of(turns, media))
 
 
 def encode_feedback(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -137,9 +137,7 @@ def encode_feedback(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) 
             else {row.desirable: row.conversation}
         )
         found = [(good, *_answered(reader, record, turns, side)) for good, side in judged.items()]
-        return [{"desirable": good, **told_of(turns, images)} for good, images, _ in found], [
-            each for *_, each in found
-        ]
+        return [{"desirable": good, **told_of(turns, media)} for good, media, _ in found], [each for *_, each in found]
 
     for record, abouts, sides in _written(reader, turns, asked):
         for part, (about, pairs) in enumerate(zip(abouts, sides, strict=True)):
@@ -156,16 +154,16 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
     """Yield prompts as they stand before an answer, with their rows; room is left for the answer that a row holds."""
     turns = _turns(config, reader, tokenizer)
 
-    def asked(record: Record) -> tuple[list[Image], list[list[list[Element]]]]:
+    def asked(record: Record) -> tuple[list[Medium], list[list[list[Element]]]]:
         row = record.row
         assert isinstance(row, Prompt)
         answer = {"role": "assistant", "content": str(row.row.get("answer", ""))}
         told = row.conversation
-        whole = Conversation((*told.messages, answer), told.tools or reader.tools, images=told.images)
-        images, elements = _answered(reader, record, turns, whole)
-        return images, [elements]
+        whole = Conversation((*told.messages, answer), told.tools or reader.tools, media=told.media)
+        media, elements = _answered(reader, record, turns, whole)
+        return media, [elements]
 
-    for record, images, (pairs,) in _written(reader, turns, asked):
+    for record, media, (pairs,) in _written(reader, turns, asked):
         prompt, answer = _one_turn(turns, pairs)
         before, _ = shared(len(prompt), len(answer), reader.config.cutoff)
         reader.tallies[record.source].truncated += before < len(prompt)
@@ -173,12 +171,12 @@ def encode_prompts(config: LlamaFactory, reader: Reader, tokenizer: Tokenizer) -
         told = record.row.conversation
         if beyond(reader, record, turns, prompt[:before], prompt):
             continue
-        row = with_paths(record.row.row, told.images, images) if images else record.row.row
+        row = with_paths(record.row.row, told.media, media) if media else record.row.row
         about = {
             "messages": list(told.messages),
             "row": row,
             "tools": told.tools or reader.tools,
-            **told_of(turns, images),
+            **told_of(turns, media),
         }
         tokens, none = _arrays(prompt[:before], [False] * before)
         yield Piece(tokens, none, record.source, record.number, 0, record.times, record.key, about)
@@ -190,8 +188,8 @@ def _answer_alone(prompt: Sequence[int], answer: Sequence[int]) -> list[bool]:
 
 def _answered(
     reader: Reader, record: Record, turns: Turns, conversation: Conversation
-) -> tuple[list[Image], list[list[Element]]]:
-    """Return the images and the elements of a conversation whose last answer is learnt."""
+) -> tuple[list[Medium], list[list[Element]]]:
+    """Return the media and the elements of a conversation whose last answer is learnt."""
     elements = turns.elements(conversation, turns.config.preserve_thinking, alone=True)
     return shown(reader, record, turns, conversation, elements)
 

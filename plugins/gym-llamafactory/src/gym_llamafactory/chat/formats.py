@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ Slot = str | Mapping[str, str]
 """A text with `{{content}}`, a token (`{"token": "..."}`), or one by its role (`{"role": "eos_token"}`)."""
 Slots = Sequence[Slot]
 CONTENT = "{{content}}"
-IMAGE = "{{image}}"
+SLOT = "{{%s}}"  #: by medium, what the processor of the model takes for one
 _PLAIN: Slots = (CONTENT,)
 
 
@@ -36,8 +36,8 @@ class ChatFormat:
     default_system: str = ""
     stop_words: Sequence[str] = ()
     thought_words: Sequence[str] = ("<think>\n", "\n</think>\n\n")
-    images: str = ""
-    """What stands for an image, where `{{image}}` is what the processor of the model takes for one; empty: no images are read."""
+    media: Mapping[str, str] = field(default_factory=dict)
+    """By medium that is read, what stands for one, where `{{image}}`... is what the processor of the model takes for it."""
     efficient_eos: bool = False  #: the end-of-text token stands once, behind the last answer
     replace_eos: bool = False  #: the first stop word is the end-of-text token
     behaves: Literal["", "system_in_user", "reasoning", "reasoning_end", "tools_stripped"] = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from gym_core import DataError
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_omissions import arguments
-from gym_data.rows import MARK, Conversation
+from gym_data.rows import Conversation, mark_of
 from gym_data.tokenizer import Tokenizer
 from gym_llamafactory.chat import LlamaFactory, formats, tools
-from gym_llamafactory.chat.formats import CONTENT, IMAGE, ChatFormat, Slots
+from gym_llamafactory.chat.formats import CONTENT, SLOT, ChatFormat, Slots
 
 Element = str | int  #: a text that is encoded by itself, or a token
 Pair = tuple[list[int], list[int]]  #: a prompt and its answer
@@ -37,7 +37,7 @@ class Turns:
         """Take the options, the system message of conversations that have none, and what today is."""
         self.config, self.tokenizer, self.day = config, tokenizer, day
         self.format = self._format()
-        self.images = tokenizer.images
+        self.media = tokenizer.media
         self.system = self.format.default_system if system is None else system
 
     def _format(self) -> ChatFormat:
@@ -64,15 +64,16 @@ class Turns:
         `history` says whether earlier answers keep their thoughts, `alone` whether the last answer alone is one to learn. Raises
         ValueError where messages do not take turns, or tools are not written so here.
         """
-        if conversation.images and not (self.images and self.format.images):
-            raise ValueError("it has images, and it is not known how this template writes them")
+        media = {each.medium for each in conversation.media}
+        if unknown := sorted(media - (self.format.media.keys() if self.media else set())):
+            raise ValueError(f"it has {unknown[0]}s, and it is not known how this template writes them")
         system, said = self._said(conversation)
         thoughts = self._thoughts(said, history, alone) if self.format.reasons else {}
         said = [each._replace(content=thoughts.get(index, each.content)) for index, each in enumerate(said)]
-        found = [self._message(each, bool(conversation.images)) for each in said]
+        found = [self._message(each, media) for each in said]
         instructions = self._instructions(system, conversation.tools)
         if self.format.behaves == "system_in_user":
-            found[0] = self._with_instructions(instructions, said[0], bool(conversation.images))
+            found[0] = self._with_instructions(instructions, said[0], media)
         elif instructions:
             found[0] = [*self._filled(self.format.system, instructions), *found[0]]
         found[0] = [*self._filled(self.format.prefix, ""), *found[0]]
@@ -141,7 +142,7 @@ class Turns:
         """Whether a text holds thoughts: they are written before a tool call, other text beside it is not."""
         return self.format.thought_words[1].strip() in content
 
-    def _message(self, said: Said, pictured: bool) -> list[Element]:
+    def _message(self, said: Said, media: Collection[str]) -> list[Element]:
         if said.role == "function":
             before = self._quoted(said.content) if self.thinks(said.content) else ""
             return self._filled(self.format.function, before + self._called(said.calls))
@@ -150,19 +151,21 @@ class Turns:
             "assistant": self.format.assistant,
             "observation": self.format.observation,
         }
-        return self._filled(slots[said.role], self._content(said, pictured))
+        return self._filled(slots[said.role], self._content(said, media))
 
-    def _content(self, said: Said, pictured: bool) -> str:
-        """Return the content of a message, of which one that is `pictured` has images in the places of their marks."""
+    def _content(self, said: Said, media: Collection[str]) -> str:
+        """Return the content of a message with what stands for these media in the places of their marks."""
         content = str(self._quoted(said.content))
-        if not (pictured and self.images) or said.role == "assistant":
-            return content
-        return content.replace(self._quoted(MARK), self.format.images.replace(IMAGE, self.images.mark))
+        if self.media and said.role != "assistant":
+            for each in media:
+                written = self.format.media[each].replace(SLOT % each, self.media.marks[each])
+                content = content.replace(self._quoted(mark_of(each)), written)
+        return content
 
-    def _with_instructions(self, instructions: str, first: Said, pictured: bool) -> list[Element]:
+    def _with_instructions(self, instructions: str, first: Said, media: Collection[str]) -> list[Element]:
         """Return the first message of a format that has no system messages: it begins with what would be one."""
         before = self._filled(self.format.system, instructions)[0] if instructions else ""
-        whole = f"{before}{self._content(first, pictured)}"
+        whole = f"{before}{self._content(first, media)}"
         return self._filled(self.format.user if first.role == "user" else self.format.observation, whole)
 
     def _instructions(self, system: str, offered: Sequence[tools.Tool]) -> str:

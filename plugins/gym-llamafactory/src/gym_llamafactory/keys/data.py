@@ -87,7 +87,7 @@ def learnt(option: str) -> Callable[..., str | None]:
     return said
 
 
-def images(
+def media(
     _: Any,
     dataset: Any = None,
     eval_dataset: Any = None,
@@ -95,15 +95,43 @@ def images(
     media_dir: Any = None,
     image_max_pixels: Any = None,
     image_min_pixels: Any = None,
+    video_max_pixels: Any = None,
+    video_min_pixels: Any = None,
+    video_fps: Any = None,
+    video_maxlen: Any = None,
 ) -> dict[str, Any] | None:
-    """Return how images are read, where the registry says of a dataset which column has them; None where it does of none."""
+    """Return how media are read, where the registry says of a dataset which columns have some; None where it does of none.
+
+    Raises ValueError for images or videos beside sounds, which one component does not read.
+    """
     registry = load_object("gym_data.sources.dataset_info:read_registry")(Path(str(dataset_dir)))
     named = [
         registry.get(name) for name in (*names(dataset or []), *names(eval_dataset or [])) if isinstance(name, str)
     ]
-    if not any(isinstance(entry, dict) and (entry.get("columns") or {}).get("images") for entry in named):
-        return None
-    told = {"folder": media_dir or dataset_dir, "max_pixels": image_max_pixels, "min_pixels": image_min_pixels}
+    columns = {
+        name
+        for entry in named
+        if isinstance(entry, dict)
+        for name, each in (entry.get("columns") or {}).items()
+        if each
+    }
+    seen, heard = columns & {"images", "videos"}, columns & {"audios"}
+    if seen and heard:
+        raise ValueError(
+            f"datasets with {min(seen)} and with audios are not read together: train on one after the other"
+        )
+    folder = media_dir or dataset_dir
+    if not seen:
+        return {"name": "sound", "folder": folder} if heard else None
+    told = {
+        "folder": folder,
+        "max_pixels": image_max_pixels,
+        "min_pixels": image_min_pixels,
+        "video_max_pixels": video_max_pixels,
+        "video_min_pixels": video_min_pixels,
+        "video_fps": video_fps,
+        "video_max_frames": video_maxlen,
+    }
     return {"name": "vision", **{option: value for option, value in told.items() if value is not None}}
 
 
@@ -150,11 +178,12 @@ class DataKeys(Keys):
         Key("dataloader_num_workers", "data.rebuild", _OF, unread),
         Key(
             "",
-            "data.images",
+            "data.media",
             _OF,
-            images,
+            media,
             default="",
-            together="dataset eval_dataset dataset_dir media_dir image_max_pixels image_min_pixels",
+            together="dataset eval_dataset dataset_dir media_dir image_max_pixels image_min_pixels"
+            " video_max_pixels video_min_pixels video_fps video_maxlen",
         ),
         Key("", "data.bad_rows", _OF, default="skip"),
         Key("", "data.whole_epochs", _OF, default=True),

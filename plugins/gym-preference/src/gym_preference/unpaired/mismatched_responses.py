@@ -59,4 +59,4 @@ class MismatchedResponses:
         tokens = np.concatenate([asked.tokens[:read], said.tokens[learnt]])
         trained = np.concatenate([np.zeros(read, dtype=np.bool_), said.trained[learnt]])
         name = f"{asked.id} with the response of {said.id}"
-        return UnpairedExample(name, tokens, trained, said.desirable, images=asked.images, reader=asked.reader)
+        return UnpairedExample(name, tokens, trained, said.desirable, media=asked.media, reader=asked.reader)

@@ -47,6 +47,6 @@ def _sample(
         reference_point,
         shares[one.desirable],
         ftx_scale,
-        images=one.images,
+        media=one.media,
         reader=one.reader,
     )

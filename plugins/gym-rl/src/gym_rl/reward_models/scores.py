@@ -40,7 +40,7 @@ from gym_torch.model.read_weights import read_model
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model_files import check_weights
 from gym_torch.quantization.quantizable_weights import tell
-from gym_torch.recorded_components import images_of
+from gym_torch.recorded_components import media_of
 
 KEY = "algorithm.rewards"
 
@@ -164,7 +164,7 @@ CLASSIFIERS = {
 def _open(config: Model) -> _Opened:
     artifact = artifact_at(config.path, config.revision)
     if artifact != Artifact(artifact.path):
-        if images_of(artifact) is not None:
+        if media_of(artifact) is not None:
             instead = "train one on rows without images, or have a function or an endpoint judge: `python`, `http`"
             raise _error(artifact.path, "learnt to look at images, and completions are scored by their text", instead)
         opened = open_artifact(artifact, quantizer=config.quantization)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gym_data.chat.chat_rendering import ChatTemplateSpec
 from gym_data.chat.loss_masks import Rendered
-from gym_data.images import ImageReader
+from gym_data.media import MediaReader
 from gym_serve.batching.grammar import Grammars
 from gym_serve.contract import ModelSource, ScoreInput, ServedModel, Text
 from gym_torch.generation.sampling import Scores
@@ -24,7 +24,7 @@ class Words(Protocol):
         ...
 
     @property
-    def images(self) -> ImageReader | None:
+    def media(self) -> MediaReader | None:
         """What reads images in messages."""
         ...
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gym_data.chat.loss_masks import Rendered
-from gym_data.images import Image, ImageReader, placed
+from gym_data.media import MediaReader, Medium, placed
+from gym_data.rows import Named
 from gym_serve.contract import Request
 from gym_serve.errors import BadRequest
 from gym_serve.images import Message, named_in
 from gym_serve.on_disk import OnDisk
 
 
-def found(request: Request, reader: ImageReader | None, most: int) -> list[Image]:
+def found(request: Request, reader: MediaReader | None, most: int) -> list[Medium]:
     """Return the images of a request in order.
 
     Raises BadRequest where they are more than `most` or nothing reads them, and ValueError where one is no image.
@@ -25,7 +26,10 @@ def found(request: Request, reader: ImageReader | None, most: int) -> list[Image
         raise BadRequest(f"there are {len(named)} images, and at most {most} are read (`max_images`)", key="messages")
     if reader is None:
         return []
-    return [reader.found(each.named, each.folder) if isinstance(each, OnDisk) else reader.sent(each) for each in named]
+    return [
+        reader.found(Named("image", each.named), each.folder) if isinstance(each, OnDisk) else reader.sent(each)
+        for each in named
+    ]
 
 
 def in_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -33,11 +37,11 @@ def in_parts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [_in_parts(message) for message in messages]
 
 
-def shown(rendered: Rendered, reader: ImageReader, images: Sequence[Image]) -> Rendered:
+def shown(rendered: Rendered, reader: MediaReader, images: Sequence[Medium]) -> Rendered:
     """Return a text that a template wrote with what stands for each image. Raises ValueError where it does not show them all."""
-    text, count = placed(rendered, reader, reader.written(images) if images else [])
-    if count < len(images):
-        raise ValueError(f"the chat template shows {count} of {len(images)} images")
+    text, those = placed(rendered, reader, images, reader.written(images) if images else [])
+    if len(those) < len(images):
+        raise ValueError(f"the chat template shows {len(those)} of {len(images)} images")
     return text
 
 

@@ -14,7 +14,7 @@ from gym_core import DataError
 from gym_data.chat.chat_rendering import ChatTemplateSpec, RenderRequest
 from gym_data.chat.loss_masks import Rendered
 from gym_data.chat.template_pool import WORKERS
-from gym_data.images import Image
+from gym_data.media import Medium
 from gym_serve.batching.batch_model import Words
 from gym_serve.batching.bounds import check_tokens
 from gym_serve.batching.images import found, in_parts, shown
@@ -31,11 +31,11 @@ class Prompt:
     """What a reply goes on with."""
 
     tokens: list[int]
-    images: Sequence[Image] = ()
+    images: Sequence[Medium] = ()
 
     def inputs(self, tokenizer: Words) -> Inputs | None:
         """Return what computes the inputs of the model beside the tokens; None where there are none."""
-        reader = tokenizer.images
+        reader = tokenizer.media
         if reader is None or not self.images:
             return None
         return partial(reader.inputs, self.images, np.array(self.tokens, dtype=np.int32))
@@ -94,7 +94,7 @@ def goes_on(request: Request) -> bool:
 
 def _given(request: Request, tokenizer: Words, most_images: int) -> Prompt:
     try:
-        return Prompt(list(request.tokens or ()), found(request, tokenizer.images, most_images))
+        return Prompt(list(request.tokens or ()), found(request, tokenizer.media, most_images))
     except ValueError as error:
         raise BadRequest(str(error).splitlines()[0][:300], key="tokens") from error
 
@@ -106,7 +106,7 @@ def _chat(request: Request, tokenizer: Words, most_images: int) -> Prompt:
     options: Mapping[str, Any] = request.template_options
     if not all(isinstance(value, PLAIN) for value in options.values()):
         raise BadRequest("options of templates are plain values", key="chat_template_kwargs")
-    spec, reader = tokenizer.template_spec, tokenizer.images
+    spec, reader = tokenizer.template_spec, tokenizer.media
 
     def encoded(rendered: Rendered) -> list[int]:
         rendered = rendered if reader is None else shown(rendered, reader, images)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +16,8 @@ from gym_core.files import write_atomically
 from gym_core.outputlock import OutputLock
 from gym_data.formats import Alpaca
 from gym_data.formats.alpaca import AlpacaReader
-from gym_data.formats.images import IMAGES, content_of, images_of, placed_images
-from gym_data.formats.parsing import no_media
+from gym_data.formats.media import content_of, media_of, placed_media
+from gym_data.rows import Named
 from gym_serve.images import with_parts
 from gym_serve.inference.batch_rows import BatchRequest, batch_request, custom_id, options_of
 from gym_serve.on_disk import OnDisk
@@ -99,16 +99,15 @@ def asked(row: Any, folder: Path) -> dict[str, Any]:
     if isinstance(tokens := row.get("tokens"), list):
         if not tokens or not all(isinstance(token, int) and token >= 0 for token in tokens):
             raise ValueError("`tokens` is no list of token ids")
-        return {"tokens": tokens, "images": [OnDisk(image, folder) for image in images_of(row, IMAGES[0])]}
+        return {"tokens": tokens, "images": [OnDisk(image, folder) for image in _images(media_of(row))]}
     messages, tools = row.get("messages"), row.get("tools")
-    no_media(row)
     if messages is None and isinstance(row.get("instruction"), str):
         read, _ = INSTRUCTION.asked(row)
-        return {"messages": with_parts(read.messages, read.images, folder), "tools": list(read.tools) or None}
+        return {"messages": with_parts(read.messages, _images(read.media), folder), "tools": list(read.tools) or None}
     if messages is None:
         if not isinstance(row.get("prompt"), str) or not row["prompt"]:
             raise ValueError("has neither `messages` nor `prompt`, `tokens` or `instruction`")
-        if images_of(row, IMAGES[0]):
+        if _images(media_of(row)):
             raise ValueError("it has images, which are read beside `messages`")
         return {"prompt": row["prompt"]}
     if not isinstance(messages, list) or not all(
@@ -126,8 +125,15 @@ def asked(row: Any, folder: Path) -> dict[str, Any]:
         tools = json.loads(tools)
     contents = [content_of(each.get("content") or "", f"message {number}") for number, each in enumerate(messages, 1)]
     texts = [{**each, "content": text} for each, (text, _) in zip(messages, contents, strict=True)]
-    placed, images = placed_images(texts, [mark for _, own in contents for mark in own], images_of(row, IMAGES[0]))
-    return {"messages": with_parts(placed, images, folder), "tools": tools or None}
+    placed, media = placed_media(texts, [mark for _, own in contents for mark in own], media_of(row))
+    return {"messages": with_parts(placed, _images(media), folder), "tools": tools or None}
+
+
+def _images(media: Iterable[Named]) -> list[Any]:
+    """Return images as a row names them. Raises ValueError for media that replies are not asked about."""
+    if other := next((each.medium for each in media if each.medium != "image"), None):
+        raise ValueError(f"it has {other}s, and replies are asked about text and images")
+    return [each.value for each in media]
 
 
 class Answers:

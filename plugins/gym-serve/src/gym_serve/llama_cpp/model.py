@@ -57,9 +57,9 @@ class LlamaModel:
 
     def __init__(self, source: ModelSource, limits: Limits, config: LlamaCpp) -> None:
         """Load it. Raises GymError where llama.cpp does not, or where it is to have tenants."""
-        if source.images:
+        if source.media:
             why = "GGUF files are read without what reads images"
-            raise GymError(why, where=source.path, key="images", fix="serve the run with `local`")
+            raise GymError(why, where=source.path, key="media", fix="serve the run with `local`")
         if source.base:
             raise GymError("a GGUF file is a whole model", where=source.path, key="base", fix="leave it out")
         if source.tenants or source.adapters:

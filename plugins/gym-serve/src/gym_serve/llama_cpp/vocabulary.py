@@ -26,7 +26,7 @@ SPM = 1  #: vocabularies of SentencePiece, whose words begin with a space
 class GGUFWords:
     """Encodes and decodes as llama.cpp does; `gym_serve.batching.batch_model.Words` says what each method does."""
 
-    images = None  #: none are read
+    media = None  #: none are read
 
     def __init__(self, model: GGUFModel, template: str | None = None) -> None:
         """Read the vocabulary; `template` is the text of a chat template in place of the file's own."""

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 from gym_core import Artifact, GymError
 from gym_data.chat.answer_format import AnswerFormat, answer_format_of, values_read
 from gym_data.chat.template_hash import template_hash
-from gym_data.images import ImageReader
 from gym_data.location import artifact_at, locate
+from gym_data.media import MediaReader
 from gym_data.prepare import tokenizer_with
 from gym_data.tokenizer import Tokenizer
 from gym_serve.contract import Limits, ModelSource, ServedModel, Task
@@ -33,7 +33,7 @@ from gym_torch.model.auto_class import AutoLanguageModel
 from gym_torch.model.scalar_head import ScalarHead
 from gym_torch.model.stop_tokens import stops
 from gym_torch.model.tasks import task_in
-from gym_torch.recorded_components import images_of
+from gym_torch.recorded_components import media_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEMPLATE = "chat_template.jinja"  #: of a folder, where it has one of its own
@@ -85,7 +85,7 @@ class Served:
             template_hash(template) if template is not None else None,
             options_of(tokenizer),
             answers_of(tokenizer, json.dumps(template_options or {}, sort_keys=True)),
-            self.tokenizer.images is not None,
+            self.tokenizer.media is not None,
         )
 
 
@@ -126,31 +126,31 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     model = model if dtype == "auto" else model.to(dtype=DTYPES[dtype])
     fuse(model)  # before tenants stand in the place of its modules
     own = artifact.path if (artifact.path / "tokenizer.json").is_file() else base_of(artifact)
-    tokenizer = tokenizer_of(own, source.template, images_for(source, artifact, model))
+    tokenizer = tokenizer_of(own, source.template, media_for(source, artifact, model))
     check_template(artifact.details, tokenizer, source.name)
     tenants = bool(source.tenants or source.adapters or limits.adapter_folders)
     return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits), tenants)
 
 
-def images_for(source: ModelSource, artifact: Artifact, model: PreTrainedModel) -> ImageReader | None:
+def media_for(source: ModelSource, artifact: Artifact, model: PreTrainedModel) -> MediaReader | None:
     """Return what reads images for a model: as the source says, or as it was trained. Raises GymError where it reads none."""
-    images = source.images or images_of(artifact)
-    if images is None:
+    media = source.media or media_of(artifact)
+    if media is None:
         return None
-    if not AutoLanguageModel.reads_images(model.config):
+    if not AutoLanguageModel.reads_media(model.config):
         raise GymError(
-            f"{type(model).__name__} takes text alone", where=source.path, key="images", fix="leave `images` out"
+            f"{type(model).__name__} takes text alone", where=source.path, key="media", fix="leave `media` out"
         )
-    reader: ImageReader = images.build(path=base_of(artifact))
+    reader: MediaReader = media.build(path=base_of(artifact))
     return reader
 
 
-def tokenizer_of(path: Path, template: str | Mapping[str, Any] | None, images: ImageReader | None = None) -> Tokenizer:
+def tokenizer_of(path: Path, template: str | Mapping[str, Any] | None, media: MediaReader | None = None) -> Tokenizer:
     """Return the tokenizer of a model, with a template by name or by Jinja file where one is given. Raises GymError."""
     text = template_file(template)
     if text is not None or template is None:
-        return Tokenizer(path, text, images=images)
-    return tokenizer_with(named_template(template), path, images=images)
+        return Tokenizer(path, text, media=media)
+    return tokenizer_with(named_template(template), path, media=media)
 
 
 def own_tokenizer(
@@ -162,13 +162,13 @@ def own_tokenizer(
     """
     found, beside = usual, artifact.path / TEMPLATE
     if (artifact.path / "tokenizer.json").is_file():
-        own = tokenizer_of(artifact.path, template, usual.images)
+        own = tokenizer_of(artifact.path, template, usual.media)
         if (own.fingerprint, own.templates) != (found.fingerprint, found.templates):
             found = own
     elif (
         template is None and beside.is_file() and (text := template_file(str(beside))) != usual.templates.get("default")
     ):
-        found = Tokenizer(usual.path, text, images=usual.images)
+        found = Tokenizer(usual.path, text, media=usual.media)
     check_template(artifact.details, found, name)
     return found
 

@@ -115,7 +115,7 @@ class Results:
         if self._template is not None:
             details["template_sha256"] = template_hash(self._template)
         data = part(self.run.recipe, Data)
-        details |= told_of(data.reads_images() if data else None, "images")
+        details |= told_of(data.reads_media() if data else None, "media")
         if made.kind == "adapter":
             details |= {**self.model.described, SAID: self._fingerprint}
             if self.adapted.starts_from_weights:

@@ -145,11 +145,11 @@ def reached(model: LoadedModel, recipe: Recipe) -> None:
     """Raise RecipeError where all that trains is of the parts for images, and none are read."""
     language, data = in_language_part(model.model), part(recipe, Data)
     trained = [name for name, weight in model.model.named_parameters() if weight.requires_grad]
-    if trained and not any(map(language, trained)) and not (data and data.reads_images()):
+    if trained and not any(map(language, trained)) and not (data and data.reads_media()):
         raise RecipeError(
             f"no row comes to what trains: {trained[0]} is of the part that reads images, and no images are read",
             key="adapter",
-            fix="set `data: {images: vision}`, or let the language model train",
+            fix="set `data: {media: vision}`, or let the language model train",
         )
 
 

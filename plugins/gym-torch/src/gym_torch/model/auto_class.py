@@ -33,7 +33,7 @@ class AutoLanguageModel:
         return AutoModelForImageTextToText if reads else AutoModelForCausalLM
 
     @classmethod
-    def reads_images(cls, config: PretrainedConfig) -> bool:
+    def reads_media(cls, config: PretrainedConfig) -> bool:
         """Whether the model of a configuration is one of images and text; of some families the text part alone is loaded."""
         text, images = (mapping.get(type(config), None) for mapping in cls._model_mapping.maps)
         return images is not None and text in (None, images)

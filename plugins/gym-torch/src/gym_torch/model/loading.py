@@ -97,7 +97,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
         run.record.update(quantized_weights=stored)
     data = part(run.recipe, Data)
     if data is not None and data.brings_inputs():
-        if not AutoLanguageModel.reads_images(shape):
+        if not AutoLanguageModel.reads_media(shape):
             raise GymError(f"{type(model).__name__} takes text alone", key=PATH, fix="name a model of images and text")
         found = LayoutSupport(ALONE, "they may have images")
     else:

@@ -72,8 +72,8 @@ def open_model(source: ModelSource, limits: Limits) -> AskedModel:
     """Find the files of a model. Raises GymError for what vLLM does not serve."""
     if source.tenants is not None:
         raise _refused(source, "tenants", "variants are served by the engine `local`", "leave `engine` out")
-    if source.images is not None:
-        raise _refused(source, "images", "images are read by the engine `local`", "leave `engine` out")
+    if source.media is not None:
+        raise _refused(source, "media", "images are read by the engine `local`", "leave `engine` out")
     artifact = artifact_of(source)
     folders: dict[str | None, Artifact] = {
         name: artifact_in(path, artifact.path) for name, path in source.adapters.items()

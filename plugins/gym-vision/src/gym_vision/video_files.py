@@ -1,0 +1,106 @@
+"""Videos: frames are drawn evenly while the file is decoded, so that never more of them are in memory than a model is shown."""
+
+from __future__ import annotations
+
+import math
+from typing import BinaryIO, NamedTuple
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.container import InputContainer
+from PIL import Image
+
+from gym_vision.containers import container_of
+from gym_vision.image_files import SENT, SIDES, resized
+
+LOST = 0.02  #: of its frames that a file may lack of what it says, as those do that were cut at no whole frame
+
+
+class Frames(NamedTuple):
+    """What is shown of a video."""
+
+    pixels: npt.NDArray[np.uint8]  #: [frames, height, width, 3], RGB
+    numbers: list[int]  #: of these frames in the video, from 0
+    total: int  #: frames of the video
+    rate: float  #: of them a second
+
+
+class Wanted(NamedTuple):
+    """Which frames are shown, and how large they are."""
+
+    fps: float  #: frames shown for each second
+    most: int
+    min_pixels: int
+    max_pixels: int
+
+
+def frames_of(file: BinaryIO, name: str, wanted: Wanted) -> Frames:
+    """Return frames of a video, upright as its camera says.
+
+    Raises ValueError where the file is no video, holds none or frames that are too large, or ends before it says it does.
+    """
+    with container_of(file, "video", name) as container:
+        stated = container.streams.video[0].frames
+        count = stated or _packets(container)
+        rate = _rate(container, count)
+        drawn = _drawn(count, rate, wanted)
+        found, decoded = _decoded(container, drawn, wanted)
+        if len(found) < len(drawn):  # it was counted by what the container says, and decoders make less of some
+            if count - decoded > 1 + LOST * count:
+                raise ValueError(f"it ends after {decoded} of {count} frames")
+            rate, count = rate * decoded / count, decoded
+            found, _ = _decoded(container, _drawn(count, rate, wanted), wanted)
+        if len({frame.size for frame in found.values()}) > 1:
+            raise ValueError("its frames change their size")
+        numbers = sorted(found)
+        return Frames(np.stack([np.asarray(found[number]) for number in numbers]), numbers, count, rate)
+
+
+def _packets(container: InputContainer) -> int:
+    """Return how many frames the packets of a video hold, where its container does not say so."""
+    found = sum(packet.size > 0 for packet in container.demux(video=0))
+    container.seek(0)
+    return found
+
+
+def _rate(container: InputContainer, count: int) -> float:
+    """Return the frames a second: of all that there is, or as the stream says."""
+    stream = container.streams.video[0]
+    if stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    else:
+        seconds = (container.duration or 0) / av.time_base
+    said = float(stream.average_rate or 0)
+    rate = count / seconds if seconds > 0 else said
+    if not (rate > 0 and math.isfinite(rate)):
+        raise ValueError("it does not say how long it is")
+    return rate
+
+
+def _drawn(count: int, rate: float, wanted: Wanted) -> set[int]:
+    """Return the numbers of the frames that are shown, the first and the last among them where there are two."""
+    number = min(count, wanted.most, max(1, math.floor(count / rate * wanted.fps)))
+    return set(np.linspace(0, count - 1, number).astype(np.int64).tolist())
+
+
+def _decoded(container: InputContainer, drawn: set[int], wanted: Wanted) -> tuple[dict[int, Image.Image], int]:
+    """Return the frames drawn by their numbers, and how many were decoded: all, where the last of these does not come."""
+    container.seek(0)
+    found, number = dict[int, Image.Image](), 0
+    for number, frame in enumerate(container.decode(video=0), 1):
+        if frame.width * frame.height > SENT:
+            raise ValueError(f"it has {frame.width} x {frame.height} pixels, more than {SENT >> 20} Mi")
+        if max(frame.width, frame.height) > SIDES * min(frame.width, frame.height):
+            raise ValueError(
+                f"it has {frame.width} x {frame.height} pixels: one side is more than {SIDES} times the other"
+            )
+        if number - 1 in drawn:
+            image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+            upright = image.rotate(frame.rotation, expand=True) if frame.rotation else image
+            found[number - 1] = resized(upright, wanted.min_pixels, wanted.max_pixels)
+        if number > max(drawn):
+            break
+    if not number:
+        raise ValueError("it has no frames")
+    return found, number
