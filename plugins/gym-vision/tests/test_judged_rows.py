@@ -216,7 +216,7 @@ def test_files_of_llamafactory_read_images_of_judged_rows(stage, model, rows, tm
     (tmp_path / "file.yaml").write_text(yaml.safe_dump(file))
     data = load_recipe(tmp_path / "file.yaml").data
     (theirs,) = data.build(tokenizer=path, rows=shape, seed=0).train
-    own = {"images": data.media, "system": "You are a helpful assistant."}
+    own = {"media": data.media, "system": "You are a helpful assistant."}
     format = Feedback(label="tag") if stage == "kto" else None
     config = DatasetConfig(sources=[File(path=str(rows.with_name("theirs.json")))], format=format, **own)
     (found,) = prepare(config, path, shape).train

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoModelForMultimodalLM, AutoTokenizer
 
 from gym_core.loading import load_component
 
@@ -171,6 +171,34 @@ SHOWN: dict[str, dict[str, Any]] = {
         },
     },
 }
+#: Of families that hear.
+HEARD: dict[str, dict[str, Any]] = {
+    "qwen2_audio": {
+        "mark": "",
+        "audio": "Audio: <|audio_bos|><|AUDIO|><|audio_eos|>\n",
+        "tokens": ["<|audio_bos|>", "<|audio_eos|>", "<|AUDIO|>"],
+        "text": {"model_type": "qwen2"},
+        "vision": {},
+        "further": {
+            "audio_config": {
+                "d_model": 32,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 48,
+                "encoder_layers": 2,
+                "num_mel_bins": 16,
+                "max_source_positions": 100,
+            }
+        },
+        "ids": {"audio_token_index": 2},
+        "image": {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": 16,
+            "chunk_length": 2,
+            "return_attention_mask": True,
+        },
+        "processor": {"processor_class": "Qwen2AudioProcessor"},
+    }
+}
 #: Of a family that reads no conversations: its processor frames what is asked in a way of its own.
 FRAMED: dict[str, dict[str, Any]] = {
     "paligemma": {
@@ -192,11 +220,12 @@ FRAMED: dict[str, dict[str, Any]] = {
 
 def small_model(family: str, folder: Path) -> Path:
     """Write a model of a family, its tokenizer and its processor into a folder, and return it."""
-    told = (FAMILIES | SHOWN | FRAMED)[family]
+    told = (FAMILIES | SHOWN | HEARD | FRAMED)[family]
     tokenizer = AutoTokenizer.from_pretrained(load_component("families", "tiny")[1]().build())
     tokenizer.add_special_tokens({"additional_special_tokens": told["tokens"]})
     tokenizer.add_tokens(told.get("words", []))
     marks = {"IMAGE": told["mark"], "VIDEO": told.get("video", told["mark"].replace("image", "video"))}
+    marks["AUDIO"] = told.get("audio", "")
     tokenizer.chat_template = TEMPLATE
     for name, mark in marks.items():
         tokenizer.chat_template = tokenizer.chat_template.replace(name, mark.replace("\n", "\\n"))
@@ -210,9 +239,10 @@ def small_model(family: str, folder: Path) -> Path:
     }
     text = {**TEXT, **told["text"], "vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer)}
     ids |= told.get("further", {})
-    shape = CONFIG_MAPPING[family](text_config=text, vision_config=told["vision"], tie_word_embeddings=True, **ids)
+    ids |= {"vision_config": told["vision"]} if told["vision"] else {}
+    shape = CONFIG_MAPPING[family](text_config=text, tie_word_embeddings=True, **ids)
     torch.manual_seed(0)
-    model = AutoModelForImageTextToText.from_config(shape)
+    model = AutoModelForMultimodalLM.from_config(shape)
     for weight in model.parameters():
         if not weight.any():  # such as the projector of Gemma 3, behind which no image would be seen
             torch.nn.init.normal_(weight, std=0.02)

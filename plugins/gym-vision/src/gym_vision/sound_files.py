@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from gym_vision.containers import container_of
 
+LEAST = 0.1  #: seconds; what is shorter takes a token or none, which Qwen2-Audio takes for one that is not laid out yet
+
 
 def samples_of(file: BinaryIO, name: str, rate: int, most: float) -> npt.NDArray[np.float32]:
     """Return the samples of a sound, the mean of its channels, so many a second.
@@ -26,8 +28,8 @@ def samples_of(file: BinaryIO, name: str, rate: int, most: float) -> npt.NDArray
                 count += len(found[-1])
             if count > most * rate:
                 raise ValueError(f"it has more than the {most:g} seconds that the model hears: cut it")
-        if not count:
-            raise ValueError("it has no samples")
+        if count < LEAST * rate:
+            raise ValueError(f"it has {count / rate:g} seconds, and fewer than {LEAST:g} are no sound")
         whole = np.concatenate(found)
         if not np.isfinite(whole).all():
             raise ValueError("it holds numbers that are none")

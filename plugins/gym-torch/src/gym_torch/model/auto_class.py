@@ -1,8 +1,8 @@
-"""Which class of transformers a model that writes text is of: one of text alone, or one that also reads images."""
+"""Which class of transformers a model that writes text is of: one of text alone, or one that also reads images or sounds."""
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,25 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.models.auto.auto_factory import _LazyAutoMapping
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+#: Of models of sounds and text those that were compared with transformers; some others have no `forward` as a whole.
+_SOUND = OrderedDict(
+    {"qwen2_audio": "Qwen2AudioForConditionalGeneration"}
+)  # which takes attributes, as the mapping asks
+SOUND: Any = _LazyAutoMapping(CONFIG_MAPPING_NAMES, _SOUND)
 
 
 class AutoLanguageModel:
-    """What `AutoModelForCausalLM` is to models of text, for families that only have models of images and text as well."""
+    """What `AutoModelForCausalLM` is to models of text, for families that only have models of images, or of sounds, and text as well."""
 
-    _model_mapping = ChainMap[Any, Any](MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    _model_mapping = ChainMap[Any, Any](MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, SOUND)
     """Classes of models by those of configurations, as automatic classes of transformers have it."""
 
     @staticmethod
@@ -29,14 +38,16 @@ class AutoLanguageModel:
         own: Mapping[str, Any] = getattr(config, "auto_map", None) or {}  # of a model with code of its own
         if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in own:
             return AutoModelForCausalLM
+        if type(config) in SOUND:
+            return AutoModelForMultimodalLM
         reads = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or "AutoModelForImageTextToText" in own
         return AutoModelForImageTextToText if reads else AutoModelForCausalLM
 
     @classmethod
     def reads_media(cls, config: PretrainedConfig) -> bool:
-        """Whether the model of a configuration is one of images and text; of some families the text part alone is loaded."""
-        text, images = (mapping.get(type(config), None) for mapping in cls._model_mapping.maps)
-        return images is not None and text in (None, images)
+        """Whether the model of a configuration takes more than text; of some families the text part alone is loaded."""
+        text, *others = (mapping.get(type(config), None) for mapping in cls._model_mapping.maps)
+        return any(other is not None and text in (None, other) for other in others)
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
