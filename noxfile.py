@@ -128,6 +128,17 @@ def oracles(session: nox.Session) -> None:
 
 
 @nox.session
+def video(session: nox.Session) -> None:
+    """Compare training on videos with transformers, whose processors resize frames by torchvision.
+
+    That of the package index is built for GPUs: in the workshop, beside a torch for processors, it would break imports.
+    """
+    needs = [*group("gym-vision"), *extra("gym-vision", "video")]
+    check = "import importlib.metadata as m; m.version('torchvision')"
+    in_own_environment(session, "gym-vision", needs, ["videos"], check)
+
+
+@nox.session
 def flower(session: nox.Session) -> None:
     """Carry out federated rounds over Flower on loopback: a server, four nodes, and the tests of what nodes may send.
 

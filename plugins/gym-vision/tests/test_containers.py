@@ -14,7 +14,12 @@ from gym_vision.media_files import located
 from gym_vision.sound_files import samples_of
 from gym_vision.video_files import Wanted, frames_of
 
-WANTED = Wanted(2.0, 128, 16 * 16, 256 * 256)
+
+def wanted_with(fps=2.0, most=128, min_pixels=16 * 16, max_pixels=256 * 256):
+    return Wanted(fps, most, min_pixels, max_pixels)
+
+
+WANTED = wanted_with()
 
 
 def frames(content, wanted=WANTED):
@@ -25,9 +30,9 @@ def frames(content, wanted=WANTED):
     ("wanted", "numbers"),
     [
         (WANTED, [0, 4, 9, 13, 18, 23]),
-        (WANTED._replace(most=2), [0, 23]),
-        (WANTED._replace(fps=0.1), [0]),
-        (WANTED._replace(fps=100.0), [*range(24)]),
+        (wanted_with(most=2), [0, 23]),
+        (wanted_with(fps=0.1), [0]),
+        (wanted_with(fps=100.0), [*range(24)]),
     ],
 )
 def test_frames_are_drawn_evenly(wanted, numbers, videos):
@@ -50,7 +55,7 @@ def test_containers_that_do_not_say_how_many_frames_they_hold_are_counted(suffix
 
 @pytest.mark.parametrize(("bounds", "size"), [((1, 1536), (32, 48)), ((24576, 10**6), (128, 192))])
 def test_sizes_of_frames_are_bounded_in_proportion(bounds, size, videos):
-    wanted = WANTED._replace(min_pixels=bounds[0], max_pixels=bounds[1])
+    wanted = wanted_with(min_pixels=bounds[0], max_pixels=bounds[1])
     assert frames((videos / "moving.mp4").read_bytes(), wanted).pixels.shape[1:3] == size
 
 
@@ -96,7 +101,7 @@ def test_a_sound_is_no_video_and_a_video_no_sound(tmp_path, videos):
 def test_of_a_long_video_no_more_frames_are_kept_than_are_shown(tmp_path, monkeypatch):
     kept = []
     monkeypatch.setattr(video_files, "resized", lambda image, *bounds: kept.append(image) or image)
-    found = frames(written(tmp_path / "long.mp4", 600, 10, (32, 32)).read_bytes(), WANTED._replace(most=4))
+    found = frames(written(tmp_path / "long.mp4", 600, 10, (32, 32)).read_bytes(), wanted_with(most=4))
     assert (found.numbers, found.total, len(kept)) == ([0, 199, 399, 599], 600, 4)
 
 

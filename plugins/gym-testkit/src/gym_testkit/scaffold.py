@@ -27,7 +27,7 @@ KINDS = tuple(sorted(folder.name for folder in _NEW.iterdir() if folder.is_dir()
 _SUFFIX = ".tmpl"
 #: Groups of entry points for which no package is written, and why: docs/writing-a-plugin.md says what to write instead.
 WITHOUT = {
-    "media": "what reads images for models that a library knows: what they take up in a text, and what models are given",
+    "media": "what reads images... for models that a library knows: what they take up in a text, and what models are given",
     "advice": "a function of a package that has commands: what an unknown key may have meant",
     "evaluators": "what asks a model the questions of a library of benchmarks, which no few lines stand for",
     "facade": "a name in Python for what a package has already",

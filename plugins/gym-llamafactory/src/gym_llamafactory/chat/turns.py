@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import date
 from functools import cached_property
@@ -142,7 +142,7 @@ class Turns:
         """Whether a text holds thoughts: they are written before a tool call, other text beside it is not."""
         return self.format.thought_words[1].strip() in content
 
-    def _message(self, said: Said, media: Collection[str]) -> list[Element]:
+    def _message(self, said: Said, media: Set[str]) -> list[Element]:
         if said.role == "function":
             before = self._quoted(said.content) if self.thinks(said.content) else ""
             return self._filled(self.format.function, before + self._called(said.calls))
@@ -153,16 +153,16 @@ class Turns:
         }
         return self._filled(slots[said.role], self._content(said, media))
 
-    def _content(self, said: Said, media: Collection[str]) -> str:
+    def _content(self, said: Said, media: Set[str]) -> str:
         """Return the content of a message with what stands for these media in the places of their marks."""
         content = str(self._quoted(said.content))
         if self.media and said.role != "assistant":
-            for each in media:
+            for each in media & self.media.marks.keys():  # of others the reader says why it does not read them
                 written = self.format.media[each].replace(SLOT % each, self.media.marks[each])
                 content = content.replace(self._quoted(mark_of(each)), written)
         return content
 
-    def _with_instructions(self, instructions: str, first: Said, media: Collection[str]) -> list[Element]:
+    def _with_instructions(self, instructions: str, first: Said, media: Set[str]) -> list[Element]:
         """Return the first message of a format that has no system messages: it begins with what would be one."""
         before = self._filled(self.format.system, instructions)[0] if instructions else ""
         whole = f"{before}{self._content(first, media)}"

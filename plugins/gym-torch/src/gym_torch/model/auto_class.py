@@ -27,7 +27,7 @@ SOUND: Any = _LazyAutoMapping(CONFIG_MAPPING_NAMES, _SOUND)
 
 
 class AutoLanguageModel:
-    """What `AutoModelForCausalLM` is to models of text, for families that only have models of images, or of sounds, and text as well."""
+    """What `AutoModelForCausalLM` is to models of text, for families that only have models of more than text."""
 
     _model_mapping = ChainMap[Any, Any](MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, SOUND)
     """Classes of models by those of configurations, as automatic classes of transformers have it."""

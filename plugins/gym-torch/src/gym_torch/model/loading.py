@@ -99,7 +99,7 @@ def load(config: Transformers, run: Run) -> LoadedModel:
     if data is not None and data.brings_inputs():
         if not AutoLanguageModel.reads_media(shape):
             raise GymError(f"{type(model).__name__} takes text alone", key=PATH, fix="name a model of images and text")
-        found = LayoutSupport(ALONE, "they may have images")
+        found = LayoutSupport(ALONE, "they may have images, videos or sounds")
     else:
         found = layout_support_of(model, rope_scaling.longest(run.recipe), packs=config.attention == "auto")
     fp8_products.use(model, config.fp8)
