@@ -133,7 +133,7 @@ def video(session: nox.Session) -> None:
 
     That of the package index is built for GPUs: in the workshop, beside a torch for processors, it would break imports.
     """
-    needs = [*group("gym-vision"), *extra("gym-vision", "video")]
+    needs = ["gym-adapters", "gym-llamafactory", "gym-optim", "gym-sft", "gym-tiny", *extra("gym-vision", "video")]
     check = "import importlib.metadata as m; m.version('torchvision')"
     in_own_environment(session, "gym-vision", needs, ["videos"], check)
 

@@ -224,9 +224,10 @@ def test_checkpoints_warm_up_and_epochs_are_counted_as_there() -> None:
 def test_a_row_that_cannot_be_read_or_has_media_is_left_out_and_counted(bench: Bench) -> None:
     good = {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "yes"}]}
     call = {"from": "function_call", "value": "{'name': 'f'}"}
-    rows = [good, {"conversations": [good["conversations"][0], call]}, good | {"pictures": ["a.png"]}, good]
+    shown = {"conversations": [{"from": "human", "value": "<video>"}, good["conversations"][1]], "pictures": ["a.mp4"]}
+    rows = [good, {"conversations": [good["conversations"][0], call]}, shown, good]
     bench.path("shown.json").write_text(json.dumps(rows))
-    columns = {"messages": "conversations", "videos": "pictures"}
+    columns = {"messages": "conversations"}
     info = {"shown": {"file_name": "shown.json", "formatting": "sharegpt", "columns": columns}}
     bench.path("dataset_info.json").write_text(json.dumps(info))
     keys = RUN | {"model_name_or_path": str(bench.model()), "dataset": "shown", "dataset_dir": str(bench.root)}
@@ -234,7 +235,7 @@ def test_a_row_that_cannot_be_read_or_has_media_is_left_out_and_counted(bench: B
     assert isinstance(recipe.data, DatasetConfig)
     report = recipe.data.preview(recipe, 1)["report"]
     assert report["examples"] == 2
-    assert sorted(why[:20] for why in report["sources"][0]["bad"]) == ["a tool call is not J", "it has pictures, whi"]
+    assert sorted(why[:20] for why in report["sources"][0]["bad"]) == ["a tool call is not J", "it has pictures, and"]
 
 
 def test_what_is_not_installed_says_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
