@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gym_data.formats.parsing import column, filled, no_media
+from gym_data.formats.media import no_media
+from gym_data.formats.parsing import column, filled
 from gym_embedding.formats import RelatedTextsFormat
 from gym_embedding.rows import RelatedTexts
 

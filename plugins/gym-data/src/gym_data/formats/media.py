@@ -36,6 +36,12 @@ def media_of(row: Mapping[str, Any], columns: Columns = COLUMNS) -> list[Named]:
     return found
 
 
+def no_media(row: Mapping[str, Any]) -> None:
+    """Raise ValueError where a row has media, for a format that reads text alone."""
+    if media := media_of(row):
+        raise ValueError(f"it has {media[0].medium}s, which are not read here")
+
+
 def marks_in(text: str) -> list[Named]:
     """Return what the marks in a text stand for: media of a column, which it does not name."""
     return [Named(mark[1:-1], None) for mark in _MARKS.findall(text)]

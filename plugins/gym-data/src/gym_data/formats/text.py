@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_data.formats import Text
-from gym_data.formats.media import media_of
+from gym_data.formats.media import no_media
 from gym_data.formats.parsing import filled
 from gym_data.rows import Text as Document
 
@@ -20,6 +20,5 @@ class TextReader:
 
     def convert(self, row: Mapping[str, Any]) -> Document:
         """Return the text. Raises ValueError where there is none."""
-        if media := media_of(row):
-            raise ValueError(f"it has {media[0].medium}s, which are not read here")
+        no_media(row)
         return Document(filled(row.get(self.config.text), f"the text (column `{self.config.text}`)"))
