@@ -138,7 +138,7 @@ def test_rows_are_told_by_their_parts() -> None:
         (Named("image", "x.png"), Named("image", "y.png")),
     )
     for wrong, why in (
-        ({"messages": [asked, {"role": "assistant", "content": part("x.png", "image_url")}]}, "holds an image"),
+        ({"messages": [asked, {"role": "assistant", "content": part("x.png", "image_url")}]}, "holds images"),
         ({"messages": [{"role": "user", "content": part("x.mp4", "video_url")}, unlearnt]}, "audio and video"),
         ({"messages": [asked, {"role": "assistant", "content": part("x"), "loss_weight": 0.5}]}, "loss_weight is 0.5"),
     ):

@@ -217,7 +217,7 @@ def test_a_reference_that_takes_text_alone_is_refused(model, judged, tmp_path):
 
 def test_a_reward_model_of_images_says_what_judges_instead(model, tmp_path):
     path = shutil.copytree(model("llava"), tmp_path / "reward")
-    Artifact(path, details={"images": "gym_vision:Vision"}, task="sequence-classification").record()
+    Artifact(path, details={"media": "gym_vision:Vision"}, task="sequence-classification").record()
     with pytest.raises(GymError, match="have a function or an endpoint judge"):
         RewardModel(path=str(path)).build()
 
@@ -231,7 +231,7 @@ def test_a_reference_that_is_given_other_pixels_by_its_processor_is_refused(mode
         file.write_text(json.dumps(told))
     recipe = {
         "model": {"path": str(model("llava")), "compile": False},
-        "data": {"sources": [str(judged("preference"))], "images": "vision"},
+        "data": {"sources": [str(judged("preference"))], "media": "vision"},
         "algorithm": {"name": "dpo", "ref_model": str(other)},
         "train": {"max_steps": 1},
         "output": str(tmp_path / "out"),
