@@ -327,6 +327,27 @@ def test_the_family_of_lora() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "means_"),
+    [
+        ({"optimizer": "adamw_torch"}, {"name": "adamw"}),
+        ({"optimizer": "optimi_adamw"}, {"name": "adamw", "beta2": 0.99, "epsilon": 1e-6}),
+        ({"optimizer": "optimi_adamw", "adam_epsilon": 1e-9}, {"name": "adamw", "beta2": 0.99, "epsilon": 1e-9}),
+        ({"optimizer": "lion_32bit"}, {"name": "lion", "beta2": 0.999}),
+        ({"optimizer": "lion_32bit", "adam_beta2": 0.98}, {"name": "lion", "beta2": 0.98}),
+        ({"optimizer": "muon"}, {"name": "muon", "beta1": 0.95, "weight_decay": 0}),
+        ({"optimizer": "galore_adamw"}, {"name": "galore", "epsilon": 1e-6}),
+        ({"optimizer": "apollo_adamw"}, {"name": "apollo", "rank": 128, "epsilon": 1e-8}),
+        ({"optimizer": "apollo_adamw", "optim_args": "rank=64"}, {"name": "apollo", "rank": 64, "epsilon": 1e-8}),
+    ],
+)
+def test_what_an_optimizer_means_that_says_no_more(keys: dict[str, Any], means_: dict[str, Any]) -> None:
+    base = {"base_model": "tiny", "datasets": [{"path": "a", "type": "alpaca"}], "learning_rate": 1e-4}
+    told = load_recipe({**base, **keys}).canonical()["optimizer"]
+    whole = {"model": "tiny", "data": "a", "algorithm": "sft", "output": "o", "optimizer": means_}
+    assert told == load_recipe(whole).canonical()["optimizer"]
+
+
+@pytest.mark.parametrize(
     ("keys", "key", "why"),
     [
         ({"datasets": [{"path": "a", "type": "nobody"}]}, "datasets[0].type", "there is no `nobody` here"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gym_axolotl.table import Keys
 from gym_dialect import Choice, Key
 from gym_dialect.convert import note, only
 
-_AS_ADAM = "adamw adamw_8bit paged_adamw_8bit lisa lora_plus q_galore schedule_free_adamw apollo galore"
+_EPSILON = "adamw_8bit paged_adamw_8bit lisa lora_plus q_galore schedule_free_adamw"
+_AS_ADAM = f"{_EPSILON} apollo galore"
 _NARROWER = "loraplus_lr_ratio lisa_n_layers"
 _NAMES = {
     "adamw": "adamw_torch adamw_torch_fused adamw_hf adamw_apex_fused optimi_adamw paged_adamw_32bit",
@@ -50,6 +52,15 @@ def least(share: Any, lr_scheduler: Any = None) -> float | None:
     return float(share) or None
 
 
+def optimi(usual: float) -> Callable[..., float | None]:
+    """Return a conversion of a key of AdamW; left out, it is `usual` for the AdamW of torch-optimi alone."""
+
+    def told(value: Any, optimizer: Any = None) -> float | None:
+        return float(value) if value != "" else usual if optimizer == "optimi_adamw" else None
+
+    return told
+
+
 class OptimizerKeys(Keys):
     """Keys of the optimizer and of the schedule."""
 
@@ -88,10 +99,17 @@ class OptimizerKeys(Keys):
         ),
     )
     keys = (
-        Key("adam_beta1", "optimizer.beta1", f"{_AS_ADAM} muon lion", float),
-        Key("adam_beta2", "optimizer.beta2", f"{_AS_ADAM} muon lion", float),
-        Key("adam_epsilon", "optimizer.epsilon", f"{_AS_ADAM} muon", float),
-        Key("weight_decay", "optimizer.weight_decay", f"{_AS_ADAM} lion adafactor sgd", float),
+        # What is left out means what transformers, or the package that an optimizer comes from, sets.
+        Key("adam_beta1", "optimizer.beta1", f"adamw {_AS_ADAM} lion", float),
+        Key("adam_beta1", "optimizer.beta1", "muon", float, 0.95),
+        Key("adam_beta2", "optimizer.beta2", "adamw", optimi(0.99), "", together="optimizer"),
+        Key("adam_beta2", "optimizer.beta2", f"{_AS_ADAM} muon", float),
+        Key("adam_beta2", "optimizer.beta2", "lion", float, 0.999),
+        Key("adam_epsilon", "optimizer.epsilon", "adamw", optimi(1e-6), "", together="optimizer"),
+        Key("adam_epsilon", "optimizer.epsilon", f"{_EPSILON} muon", float),
+        Key("adam_epsilon", "optimizer.epsilon", "galore", float, 1e-6),
+        Key("adam_epsilon", "optimizer.epsilon", "apollo", float, 1e-8),
+        Key("weight_decay", "optimizer.weight_decay", f"adamw {_AS_ADAM} lion adafactor sgd", float),
         Key("weight_decay", "optimizer.weight_decay", "muon", float, 0.0),
         Key("loraplus_lr_ratio", "optimizer.lr_ratio", "lora_plus", float),
         Key("loraplus_lr_embedding", "optimizer.lr_embedding", "lora_plus", float),
@@ -105,7 +123,8 @@ class OptimizerKeys(Keys):
         Key("qgalore_cos_threshold", "optimizer.cos_threshold", "q_galore"),
         Key("qgalore_queue_size", "optimizer.queue_size", "q_galore"),
         Key("optim_target_modules", "optimizer.target_modules", "q_galore galore apollo"),
-        Key("optim_args.rank", "optimizer.rank", "galore apollo", int),
+        Key("optim_args.rank", "optimizer.rank", "galore", int),
+        Key("optim_args.rank", "optimizer.rank", "apollo", int, 128),
         Key("optim_args.update_proj_gap", "optimizer.update_proj_gap", "galore apollo", int),
         Key("optim_args.scale", "optimizer.scale", "galore apollo", float),
         Key("cosine_min_lr_ratio", "scheduler.min_lr_ratio", "cosine", least),
