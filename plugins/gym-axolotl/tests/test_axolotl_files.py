@@ -348,8 +348,32 @@ def test_what_an_optimizer_means_that_says_no_more(keys: dict[str, Any], means_:
 
 
 @pytest.mark.parametrize(
+    ("name", "more", "means_"),
+    [
+        ("cosine", {"num_cycles": 0.5}, {"name": "cosine"}),
+        ("cosine_with_restarts", {"num_cycles": 3}, {"name": "cosine", "num_cycles": 3}),
+        ("cosine_with_min_lr", {"min_lr": 1e-5}, {"name": "cosine", "min_lr_ratio": 0.1}),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.2}, {"name": "cosine", "min_lr_ratio": 0.2}),
+        ("polynomial", {"power": 2}, {"name": "polynomial", "power": 2, "min_lr_ratio": 1e-7 / 1e-4}),
+        ("inverse_sqrt", {"timescale": 7}, {"name": "inverse_sqrt", "timescale": 7}),
+    ],
+)
+def test_how_the_rate_falls(name: str, more: dict[str, Any], means_: dict[str, Any]) -> None:
+    base = {"base_model": "tiny", "datasets": [{"path": "a", "type": "alpaca"}], "learning_rate": 1e-4}
+    told = load_recipe({**base, "lr_scheduler": name, "lr_scheduler_kwargs": more}).canonical()["scheduler"]
+    whole = {"model": "tiny", "data": "a", "algorithm": "sft", "output": "o", "scheduler": means_}
+    assert told == load_recipe(whole).canonical()["scheduler"]
+
+
+@pytest.mark.parametrize(
     ("keys", "key", "why"),
     [
+        ({"lr_scheduler_kwargs": {"num_cycles": 1}}, "lr_scheduler_kwargs.num_cycles", "only `0.5` is done here"),
+        (
+            {"lr_scheduler": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 9}},
+            "lr_scheduler_kwargs.num_decay_steps",
+            "decay_ratio",
+        ),
         ({"datasets": [{"path": "a", "type": "nobody"}]}, "datasets[0].type", "there is no `nobody` here"),
         ({"datasets": [{"path": "a"}]}, "datasets[0].type", "tokens already"),
         ({"datasets": [{"path": "s3://a", "type": "alpaca"}]}, "datasets[0].path", "not read from the network"),

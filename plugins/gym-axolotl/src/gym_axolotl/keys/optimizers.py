@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gym_axolotl.table import Keys
-from gym_dialect import Choice, Key
+from gym_dialect import Choice, Key, schedules
 from gym_dialect.convert import note, only
 
 _EPSILON = "adamw_8bit paged_adamw_8bit lisa lora_plus q_galore schedule_free_adamw"
@@ -79,17 +79,7 @@ class OptimizerKeys(Keys):
         Choice(
             "lr_scheduler",
             "scheduler",
-            {
-                "constant": "constant",
-                "constant_with_warmup": "constant",
-                "cosine": "cosine",
-                "cosine_with_min_lr": "cosine",
-                "cosine_with_restarts": "cosine",
-                "inverse_sqrt": "inverse_sqrt",
-                "linear": "linear",
-                "polynomial": "polynomial",
-                "warmup_stable_decay": "wsd",
-            },
+            schedules.NAMES,
             default="cosine",
             refused={
                 "one_cycle": "lr_scheduler: cosine",
@@ -128,7 +118,5 @@ class OptimizerKeys(Keys):
         Key("optim_args.update_proj_gap", "optimizer.update_proj_gap", "galore apollo", int),
         Key("optim_args.scale", "optimizer.scale", "galore apollo", float),
         Key("cosine_min_lr_ratio", "scheduler.min_lr_ratio", "cosine", least),
-        Key("lr_scheduler_kwargs.min_lr_rate", "scheduler.min_lr_ratio", "cosine", float),
-        Key("lr_scheduler_kwargs.num_cycles", "scheduler.num_cycles", "cosine", int),
-        Key("lr_scheduler_kwargs.power", "scheduler.power", "polynomial", float),
+        *schedules.arguments("lr_scheduler"),
     )
