@@ -13,6 +13,7 @@ from gym_core import GymError, load_recipe
 from gym_core.discovery import installed
 
 INSTRUCT = {"name": "axolotl_instruct"}
+CHAT = {"name": "messages", "messages": "messages", "system": "system"}
 EVERY = {"scheduler": "cosine", "optimizer": "adamw", "output": "./model-out"}
 TRAIN = {"seed": 42, "keep_last": 4, "precision": "auto", "save_every": 1_000_000, "batch_size": 1}
 DATA = {"overlong": "drop", "bad_rows": "skip", "whole_epochs": True, "cutoff": 512}
@@ -113,6 +114,7 @@ lr_scheduler: linear
     reading = {
         "name": "messages",
         "messages": "conversations",
+        "system": "system",
         "role": "from",
         "content": "value",
         "assistant": "model",
@@ -147,7 +149,7 @@ liger_fused_linear_cross_entropy: true
 """
     told = means(
         {"epochs": 3, "accumulate": 8, "learning_rate": 1e-5},
-        {"sources": [{"name": "named", "path": "rows.jsonl", "read_as": {"name": "messages", "messages": "messages"}}]},
+        {"sources": [{"name": "named", "path": "rows.jsonl", "read_as": CHAT}]},
         adapter="full", optimizer={"name": "adamw", "weight_decay": 0.1, "beta2": 0.95}, distributed="fsdp",
     )  # fmt: skip
     assert recipe(file) == told

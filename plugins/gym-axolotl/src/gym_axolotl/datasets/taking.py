@@ -59,7 +59,7 @@ class _Rows:
         if isinstance(kind, dict):
             return self._of("instruct", entry, instructions.written_out(kind, self.end))
         if kind in conversations.TYPES:
-            return self._of("chat", entry, conversations.messages(entry, kind))
+            return self._of("chat", entry, {**conversations.messages(entry, kind), "system": "system"})
         if kind in instructions.TEXTS:
             return self._of("text", entry, instructions.text(entry))
         if kind == "input_output":
