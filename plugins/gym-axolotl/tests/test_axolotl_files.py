@@ -391,7 +391,23 @@ def test_how_the_rate_falls(name: str, more: dict[str, Any], means_: dict[str, A
             "datasets[0].type",
             "text is learnt by itself",
         ),
+        *(
+            ({"datasets": [{"path": "a", "type": "chat_template", key: value}]}, f"datasets[0].{key}", why)
+            for key, value, why in (
+                ("data_files", True, "a list of names, not `True`"),
+                ("roles", {"user": 1}, "a list of names, not `1`"),
+                ("roles_to_train", [], "answers are learnt"),
+                ("roles_to_train", [["user"]], "a list of names"),
+                ("message_property_mappings", ["role"], "write a mapping"),
+                ("roles", "user", "what they mean, not `user`"),
+            )
+        ),
         ({"chat_template": "nobody"}, "chat_template", "there is no `nobody`"),
+        ({"chat_template": ["chatml"]}, "chat_template", "there is no `['chatml']`"),
+        ({"adapter": ["lora"]}, "adapter", "no installed plugin brings `['lora']`"),
+        ({"optimizer": ["adamw_torch"]}, "optimizer", "no installed plugin brings `['adamw_torch']`"),
+        ({"dp_shard_size": [2]}, "dp_shard_size", "int() argument"),
+        ({"trl": {"vllm_mode": "colocate"}}, "trl.vllm_mode", "belongs to algorithm"),
         ({"optimizer": "came_pytorch"}, "optimizer", "set optimizer: adamw_torch_fused"),
         ({"optimizer": "nothing"}, "optimizer", "no installed plugin"),
         ({"rl": "ebft"}, "rl", "only axolotl"),
@@ -406,7 +422,7 @@ def test_what_is_not_here_is_refused_by_name(keys: dict[str, Any], key: str, why
     base = {"base_model": "tiny", "datasets": [{"path": "a", "type": "alpaca"}], "learning_rate": 1e-4}
     with pytest.raises(GymError) as caught:
         load_recipe({**base, **keys})
-    assert any(problem.key == key and why in problem.why for problem in caught.value.problems), caught.value.problems
+    assert any(problem.key == key and why in f"{problem.why} {problem.fix}" for problem in caught.value.problems)
 
 
 def test_parts_of_the_model_and_its_experts() -> None:

@@ -72,5 +72,5 @@ def _shared(key: str, sections: dict[str, Any], flat: dict[str, Any]) -> None:
     names = {name: ours for choice in choices for name, ours in choice.names.items()}
     if isinstance(told, Mapping) and told.get(slot.selector) in names:
         sections[key] = {**told, slot.selector: names[told[slot.selector]]}
-    elif not isinstance(told, Mapping) and (told in names or (slot.kind, told) not in installed().named):
+    elif not isinstance(told, Mapping) and (str(told) in names or (slot.kind, str(told)) not in installed().named):
         flat[key] = sections.pop(key)

@@ -180,7 +180,7 @@ def _worded(key: str, rows: list[tuple[str, Choice]], flat: Mapping[str, Any], f
     read = next((row.read for _, row in rows if row.read), None)
     try:
         return (read(flat[key]) or "false") if read and flat[key] else str(flat[key] or "false").lower()
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         found.problems.append(Problem(str(error), found.where((key,)), key))
         return "false"
 
@@ -244,8 +244,8 @@ def _elsewhere(key: str, fitting: list[Key], chosen: Chosen, found: Findings) ->
 
 def _of_another(table: Table, key: str, found: Findings) -> Problem:
     """Explain a key of a component that is not selected: the one that the key is named after, or the first that has it."""
-    where = found.where((key,))
-    having = [(name not in key, row.section, name) for row in table.keys if row.key == key for name in row.of.split()]
+    where, rows = found.where((key,)), [row for row in table.keys if key in (row.key, *row.together.split())]
+    having = [(name not in key, row.section, name) for row in rows for name in row.of.split()]
     _, section, name = min(having, key=lambda having: having[0])
     kind, noun = SLOTS[section].kind, "exporter" if section == "export" else section
     owner = next((entry.dist for entry in entries(kind) if entry.name == name), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gym_axolotl.datasets.entry import Entry, Refused
+from gym_axolotl.datasets.entry import Entry, Refused, texts
 
 TYPES = ("chat_template", "chat_template.load", "chat_template.default", "sharegpt")
 _PARTS = {"user": "user", "assistant": "assistant", "system": "system_role", "tool": "observation"}
@@ -30,7 +30,7 @@ def messages(entry: Entry, kind: str = "chat_template") -> dict[str, Any]:
     told |= _keys(entry, old)
     if (tools := entry.take("field_tools")) is not None:
         told["tools"] = tools
-    told |= _roles(entry.take("roles"))
+    told |= _roles(entry.mapping("roles"))
     thought = entry.take("field_thinking", "reasoning_content")
     if thought not in _ALIKE["reasoning_content"]:
         why = f"thoughts of a message are not read from `{thought}`"
@@ -43,7 +43,7 @@ def messages(entry: Entry, kind: str = "chat_template") -> dict[str, Any]:
 def _keys(entry: Entry, old: bool) -> dict[str, str]:
     """Return which keys of a message hold its role and its text."""
     usual = ("from", "value") if old else ("role", "content")
-    mapped = dict(entry.take("message_property_mappings", {}))
+    mapped = entry.mapping("message_property_mappings")
     keys = {
         "role": entry.take("message_field_role") or mapped.pop("role", usual[0]),
         "content": entry.take("message_field_content") or mapped.pop("content", usual[1]),
@@ -55,13 +55,13 @@ def _keys(entry: Entry, old: bool) -> dict[str, str]:
     return {key: name for key, name in keys.items() if name != key}
 
 
-def _roles(told: Any) -> dict[str, str]:
+def _roles(told: dict[str, Any]) -> dict[str, str]:
     """Return the names of roles, one for each part beside those that are known anyway."""
     named: dict[str, str] = {}
-    for part, names in dict(told or {}).items():
+    for part, names in told.items():
         if part not in _PARTS:
             raise Refused("roles", f"there is no part `{part}`", f"one of: {', '.join(_PARTS)}")
-        odd = [str(name) for name in ([names] if isinstance(names, str) else names) if name not in _KNOWN[part]]
+        odd = [name for name in texts("roles", names) if name not in _KNOWN[part]]
         if len(odd) > 1:
             why = f"`{part}` has the names {', '.join(odd)}; one beside {', '.join(_KNOWN[part])} is read"
             raise Refused("roles", why, "give them one name in the rows")
@@ -72,8 +72,9 @@ def _roles(told: Any) -> dict[str, str]:
 
 def _learnt(entry: Entry) -> None:
     """Take what says which parts are learnt. Raises Refused for other parts than answers with the tokens that end them."""
-    roles = entry.take("roles_to_train", ["assistant"])
-    if not set(roles) <= {*_KNOWN["assistant"]} or not roles:
+    named = "roles_to_train" in entry.left
+    roles = entry.names("roles_to_train")
+    if named and (not roles or not {*roles} <= {*_KNOWN["assistant"]}):
         raise Refused(
             "roles_to_train", "answers are learnt", "leave it out, or set `train_on_inputs: true` to learn all"
         )

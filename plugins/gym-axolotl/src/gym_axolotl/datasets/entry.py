@@ -35,6 +35,14 @@ class Refused(ValueError):
         self.key, self.why, self.fix = key, why, fix
 
 
+def texts(key: str, told: Any) -> list[str]:
+    """Return one text or a list of them as a list. Raises Refused for another value of the key."""
+    listed = [told] if isinstance(told, str) else told
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise Refused(key, f"is a name or a list of names, not `{told}`")
+    return listed
+
+
 class Entry:
     """The keys of one entry, which leave it as they are taken. A key without a value counts as left out."""
 
@@ -46,6 +54,17 @@ class Entry:
     def take(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, and take it away."""
         return self.left.pop(key, default)
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Return the mapping of a key, and take it away; empty where there is none. Raises Refused for another value."""
+        told = self.take(key, {})
+        if not isinstance(told, Mapping):
+            raise Refused(key, f"holds names and what they mean, not `{told}`", "write a mapping")
+        return {str(name): value for name, value in told.items()}
+
+    def names(self, key: str) -> list[str]:
+        """Return the texts of a key, one or a list, and take it away. Raises Refused for another value."""
+        return texts(key, self.take(key, []))
 
     def problem(self, found: Findings, error: Refused) -> None:
         """Note what is wrong."""

@@ -15,7 +15,7 @@ _REMOTE = re.compile(r"\w+://")
 def located(entry: Entry) -> list[dict[str, Any]]:
     """Return the sources of an entry. Raises Refused for what is not read."""
     path = entry.take("path")
-    kind, files = entry.take("ds_type"), entry.take("data_files")
+    kind, listed = entry.take("ds_type"), entry.names("data_files")
     split, subset, revision = entry.take("split"), entry.take("name"), entry.take("revision")
     if not isinstance(path, str) or not path:
         raise Refused("path", "names no rows", "name a file, a folder or a dataset of the Hub")
@@ -25,7 +25,6 @@ def located(entry: Entry) -> list[dict[str, Any]]:
         raise Refused("path", "no rows are made up", "name a file, a folder or a dataset of the Hub")
     if kind is not None and kind not in KINDS:
         raise Refused("ds_type", f"there is no `{kind}`", f"one of: {', '.join(KINDS)}")
-    listed = [files] if isinstance(files, str) else list(files or [])
     place = expanded(path)
     here = place.exists() or path in KINDS or (kind is not None and not listed)
     if here:

@@ -41,9 +41,9 @@ def template(name: Any, text: Any = None) -> str | dict[str, Any] | None:
             f"chat_template: the model's own is used; for a model without one, name {str(name).removeprefix(FALLBACK)}"
         )
         return None
-    if name in OURS:
+    if str(name) in OURS:
         return OURS[str(name)]
-    if name in OWN:
+    if str(name) in OWN:
         note(f"chat_template: {name} is that of the model itself")
         return None
     raise ValueError(f"there is no `{name}`: {', '.join([*OURS, DEFAULT, GIVEN])}")

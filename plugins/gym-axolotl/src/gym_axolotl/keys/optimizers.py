@@ -42,7 +42,7 @@ _NOTES = {
 
 def optimizer(name: Any) -> str:
     """Return the name of an optimizer, and tell the user where it is another one here."""
-    if name in _NOTES:
+    if str(name) in _NOTES:
         note(f"optimizer: {name}: {_NOTES[name]}")
     return str(name).lower()
 
