@@ -21,18 +21,23 @@ _PATTERN = re.compile(
 _LANGUAGE = re.compile(
     r"\^?((model\.)?language_model(\.model)?|lm_head|(model\.)?embed_tokens)(\.weight\$?|\.?\*|\.\*\$)?"
 )
+_VOCABULARY = ("embed_tokens", "lm_head", "embed_in", "embed_out", "wte", "wpe", "word_embeddings")
+"""Embeddings and heads, by their usual names; `all` takes neither."""
 _ALTERNATIVES = re.compile(r"(\w*)\(([\w|]+)\)(\w*)")
 
 
 def targets(value: Any, lora_target_linear: Any = None) -> Any:
-    """Return the layers that are named; None where `lora_target_linear` means all. Raises ValueError for other patterns.
+    """Return the layers that are named; None where `lora_target_linear` means all. Raises ValueError for other patterns,
+    and for a mapping.
 
     Without either they are those that peft adapts in most families.
     """
     if lora_target_linear is True:
-        return None
+        return _also_linear(value)
     if isinstance(value, list | tuple):
         return list(value) or list(_USUAL)
+    if not isinstance(value, str):
+        raise ValueError("is a list of names of layers")
     if not re.search(r"[()|*+\[\]\\?]", str(value)):
         return str(value).replace("all-linear", "all")
     found = _PATTERN.fullmatch(str(value).replace(r"[\d]+", "0").replace(r"\d+", "0").replace(r"\.", "."))
@@ -42,6 +47,15 @@ def targets(value: Any, lora_target_linear: Any = None) -> Any:
         )
     parts = _ALTERNATIVES.fullmatch(found[1])
     return [f"{parts[1]}{name}{parts[3]}" for name in parts[2].split("|")] if parts else [found[1]]
+
+
+def _also_linear(value: Any) -> None:
+    """Take names beside `lora_target_linear: true`. Raises ValueError for those that it does not mean."""
+    named = [str(name).rpartition(".")[2] for name in ([value] if isinstance(value, str) else value)]
+    if beyond := [name for name in named if name in _VOCABULARY]:
+        raise ValueError(
+            f"`{beyond[0]}` is no layer that `lora_target_linear: true` means: leave that out, and list all layers"
+        )
 
 
 def unfrozen(patterns: Any) -> None:

@@ -47,6 +47,11 @@ def optimizer(name: Any) -> str:
     return str(name).lower()
 
 
+def projected(modules: Any) -> Any:
+    """Return the matrices that are projected; `all_linear` means all."""
+    return "all" if modules in ("all_linear", "all-linear") else modules
+
+
 def least(share: Any, lr_scheduler: Any = None) -> float | None:
     """Return the share of the peak that is left at the end."""
     return float(share) or None
@@ -112,7 +117,7 @@ class OptimizerKeys(Keys):
         Key("qgalore_proj_type", "optimizer.proj_type", "q_galore"),
         Key("qgalore_cos_threshold", "optimizer.cos_threshold", "q_galore"),
         Key("qgalore_queue_size", "optimizer.queue_size", "q_galore"),
-        Key("optim_target_modules", "optimizer.target_modules", "q_galore galore apollo"),
+        Key("optim_target_modules", "optimizer.target_modules", "q_galore galore apollo", projected),
         Key("optim_args.rank", "optimizer.rank", "galore", int),
         Key("optim_args.rank", "optimizer.rank", "apollo", int, 128),
         Key("optim_args.update_proj_gap", "optimizer.update_proj_gap", "galore apollo", int),
