@@ -413,6 +413,8 @@ def test_how_the_rate_falls(name: str, more: dict[str, Any], means_: dict[str, A
             "`lm_head` is no layer",
         ),
         ({"adapter": "lora", "lora_target_modules": {"q_proj": 8}}, "lora_target_modules", "a list of names"),
+        ({"rl": "dpo", "datasets": [{"path": "a"}]}, "datasets[0].type", "takes texts as they are"),
+        ({"rl": "kto", "datasets": [{"path": "a", "type": None}]}, "datasets[0].type", "takes texts as they are"),
         ({"adapter": ["lora"]}, "adapter", "no installed plugin brings `['lora']`"),
         ({"optimizer": ["adamw_torch"]}, "optimizer", "no installed plugin brings `['adamw_torch']`"),
         ({"dp_shard_size": [2]}, "dp_shard_size", "int() argument"),

@@ -11,6 +11,7 @@ WRITTEN = ("chatml", "llama3")  #: first parts of types that write turns in a wa
 ASKED = {"intel": "question", "icr": "input", "prompt_pairs": "prompt", "ultra": "prompt", "argilla": "instruction"}
 """Second parts of types, by the column of the prompt."""
 _CONVERSED = ("argilla_chat",)  #: second parts of types whose answers stand in whole conversations
+_AS_THEY_ARE = "is left out, which takes texts as they are, and here a chat template writes them"
 _CODE = "is code of yours, which is not run: write rows as {}, and leave it out"
 
 
@@ -27,6 +28,9 @@ def pairs(entry: Entry, rewarding: bool) -> tuple[dict[str, Any], str | None]:
     if isinstance(kind, dict):
         fix = "leave it out for columns prompt, chosen and rejected, which the chat template writes"
         raise Refused("type", "prompts of pairs are not written as text", fix)
+    if kind is None and not rewarding:
+        fix = "set `type: chat_template.argilla` to have the chat template write prompt, chosen and rejected"
+        raise Refused("type", _AS_THEY_ARE, fix)
     family, _, variant = str(kind or "").partition(".")
     if kind == "bradley_terry.chat_template" or (rewarding and kind == "chat_template"):
         return {**told, "prompt": _prompt("input")}, None
@@ -50,9 +54,10 @@ def judged(entry: Entry) -> tuple[dict[str, Any], str | None]:
     if isinstance(kind, dict):
         fix = "leave it out for columns prompt, completion and label, which the chat template writes"
         raise Refused("type", "prompts of judged answers are not written as text", fix)
-    family, _, variant = str(kind or "").partition(".")
     if kind is None:
-        return {"name": "feedback"}, None
+        fix = "set `type: chatml.ultra` or `llama3.ultra`, which read prompt, completion and label"
+        raise Refused("type", _AS_THEY_ARE, fix)
+    family, _, variant = str(kind).partition(".")
     if family in WRITTEN and variant in ASKED:
         return {"name": "feedback", "conversation": _prompt(ASKED[variant], "completion")}, family
     if family in WRITTEN and variant in _CONVERSED:
