@@ -401,7 +401,7 @@ FAULTS = [
     Fault("gym-tune", "else seed_of(seed, trial)", "else seed_of(seed, 0)", "test_studies.py", "made_longer"),
     Fault("gym-tune", "pruned = trial.should_prune()", "pruned = False", "test_studies.py", "ended_early"),
     Fault("gym-tune", "{} if seed is None else", "{} if seed else", "test_studies.py", "finds_better"),
-    Fault("gym-tune", "if each.step] if", "] if", "test_metric.py", "best_model"),
+    Fault("gym-tune", "if each.step and math", "if math", "test_metric.py", "best_model"),
     Fault("gym-eval", "whole[-(longest + 1) :][:-1]", "whole[-longest:][:-1]", "test_harness.py", "every_answer"),
     Fault(
         "gym-testkit",

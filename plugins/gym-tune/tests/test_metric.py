@@ -37,17 +37,19 @@ def test_values_come_in_the_order_of_the_steps_and_a_line_cut_short_does_not_cou
     ("metric", "worth"),
     [
         (Metric("m", "minimize"), 4.0),
-        (Metric("m", "minimize", of_best=True), 2.0),
-        (Metric("m", "maximize", of_best=True), 6.0),
+        (Metric("eval_m", "minimize", kept="eval_m"), 2.0),
+        (Metric("eval_m", "maximize", kept="eval_m", kept_direction="maximize"), 6.0),
+        (Metric("eval_m", "maximize", kept="eval_m"), 2.0),
+        (Metric("eval_n", "minimize", kept="eval_m"), 12.0),
+        (Metric("m", "minimize", kept="eval_m"), 4.0),
         (Metric("m", "minimize", average_over=2), 5.0),
         (Metric("m", "minimize", average_over=9), 19 / 5),
     ],
 )
 def test_a_run_is_worth_its_last_value_or_that_of_its_best_model(tmp_path: Path, metric: Metric, worth: float):
-    write(tmp_path, [{"step": step, "m": value} for step, value in enumerate([1.0, 6.0, 2.0, 6.0, 4.0])])
-    assert metric.result(metric.values(tmp_path)) == pytest.approx(worth), (
-        "what was measured before training is no best one"
-    )
+    values = dict(enumerate([1.0, 6.0, 2.0, 6.0, 4.0]))
+    write(tmp_path, [{"step": at, "m": m, "eval_m": m, "eval_n": 10.0 + at} for at, m in values.items()])
+    assert metric.result(tmp_path) == pytest.approx(worth), "what was measured before training is no best one"
 
 
 @pytest.mark.parametrize(

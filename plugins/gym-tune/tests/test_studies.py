@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hills_package import Tune
+from hills_package import RECIPE, Tune
 
 from gym_core import BusyError, GymError, execute, load_recipe
 
@@ -117,6 +117,10 @@ def test_a_changed_study_is_refused_by_name(tune: Tune, tmp_path: Path):
         ({"seed": 1}, "seed 0 -> 1"),
         ({"sampler": "random"}, "sampler 'tpe of"),
         ({"base": {"train": {"max_steps": 9, "eval_every": 2}}}, r"recipe\.train\.max_steps 8 -> 9"),
+        (
+            {"base": {"train": {**RECIPE["train"], "load_best_model_at_end": True}}},
+            r"load_best_model_at_end False -> True",
+        ),
     ):
         with pytest.raises(BusyError, match=named):
             tune(**{"n_trials": 1, **changed})

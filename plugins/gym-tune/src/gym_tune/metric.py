@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +33,8 @@ class Metric:
     name: str
     direction: Literal["minimize", "maximize"]
     average_over: int = 1  #: newest values of which the mean is taken
-    of_best: bool = False  #: whether a run keeps the model of its best evaluation, so that its best value is its value
+    kept: str = ""  #: metric of the evaluation whose model a run keeps; empty where it keeps that of the last step
+    kept_direction: Literal["minimize", "maximize"] = "minimize"  #: which way that is better
 
     def values(self, folder: Path) -> list[Value]:
         """Return the values of a run in the order of its steps, each a mean over the newest."""
@@ -44,13 +45,16 @@ class Metric:
         found = [Value(step, values[step]) for step in sorted(values)]
         return [Value(at.step, _mean(found[max(0, end - self.average_over) : end])) for end, at in enumerate(found, 1)]
 
-    def result(self, values: list[Value]) -> float:
-        """Return what a finished run is worth; NaN where that is no number."""
-        trained = [each.value for each in values if each.step] if self.of_best else []
-        finite = [value for value in trained if math.isfinite(value)]
-        if finite:
-            return min(finite) if self.direction == "minimize" else max(finite)
-        return values[-1].value
+    def result(self, folder: Path) -> float:
+        """Return what a finished run is worth: its metric at the step whose model it keeps; NaN where that is no number."""
+        values = self.values(folder)
+        if self.kept and self.name.startswith(HELD_OUT):
+            signed = 1.0 if self.kept_direction == "minimize" else -1.0
+            evaluations = replace(self, name=self.kept, average_over=1).values(folder)
+            trained = [each for each in evaluations if each.step and math.isfinite(each.value)]
+            best = min(trained, key=lambda each: signed * each.value, default=None)  # the earliest of equal ones
+            values = [each for each in values if best is None or each.step == best.step]
+        return values[-1].value if values else math.nan
 
     def better(self, left: float, right: float) -> bool:
         """Whether one value is better than another."""
@@ -84,10 +88,19 @@ def metric_of(study: Study, recipe: Recipe) -> Metric:
         of_training = name.removeprefix(HELD_OUT)
         fix = f"set `data.validation=0.05` in the recipe, or name a metric of training: `metric: {of_training}`"
         raise RecipeError(f"no rows are held out, on which `{name}` could be measured", key="data.validation", fix=fix)
-    train = recipe.train
-    chosen = train.metric_for_best_model or (algorithm.measure if isinstance(algorithm, DataAlgorithm) else "")
-    of_best = train.load_best_model_at_end and name.removeprefix(HELD_OUT) == chosen.removeprefix(HELD_OUT)
-    return Metric(name, direction, study.average_over, of_best)
+    return Metric(name, direction, study.average_over, *_kept(recipe, known))
+
+
+def _kept(recipe: Recipe, known: Mapping[str, str]) -> tuple[str, Literal["minimize", "maximize"]]:
+    """Return the metric by which runs choose the model that they keep, and which way it is better."""
+    algorithm, train = recipe.algorithm, recipe.train
+    if not (train.load_best_model_at_end and isinstance(algorithm, DataAlgorithm)):
+        return "", "minimize"
+    name = (train.metric_for_best_model or algorithm.measure).removeprefix(HELD_OUT)
+    better = DIRECTIONS.get(known.get(name, next((known[key] for key in known if name.endswith(f"_{key}")), "")))
+    if train.greater_is_better is not None:
+        better = "maximize" if train.greater_is_better else "minimize"
+    return f"{HELD_OUT}{name}", better or "minimize"
 
 
 def records(path: Path, name: str) -> Iterator[dict[str, Any]]:

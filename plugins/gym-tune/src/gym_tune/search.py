@@ -136,12 +136,11 @@ class Search:
         finally:
             trial.set_user_attr(SECONDS, before + time.monotonic() - began)
             trial.set_user_attr(STEPS, steps(files.folder / FILE))
-        found = self.metric.values(files.folder)
         if pruned:
             self._tell(trial, TrialState.PRUNED)
         elif not ending.finished:
             self._tell(trial, TrialState.FAIL, why=reason(files, ending.code))
-        elif not found:
+        elif not self.metric.values(files.folder):
             self._tell(trial, TrialState.FAIL, why=f"it wrote no `{self.metric.name}`")
             has = ", ".join(keys(files.folder / FILE)) or "nothing"
             fix = "name one of these as `metric`; rows held out (`data.validation`) give those of evaluations"
@@ -151,7 +150,7 @@ class Search:
                 key="metric",
                 fix=fix,
             )
-        elif math.isfinite(value := self.metric.result(found)):
+        elif math.isfinite(value := self.metric.result(files.folder)):
             self._tell(trial, TrialState.COMPLETE, value)
         else:
             self._tell(trial, TrialState.FAIL, why=f"`{self.metric.name}` is no finite number at its end")

@@ -75,6 +75,8 @@ def settings_of(file: StudyFile, axes: list[Axis], metric: Metric, recipe: Recip
     """Return all that can change a number of the study, by dotted key: what may not change when it goes on."""
     study = file.study
     found: dict[str, Any] = {"metric": metric.name, "direction": metric.direction, "seed": study.seed}
+    # runs may change this one as they go on, but it decides which of their values counts
+    found["recipe.train.load_best_model_at_end"] = recipe.train.load_best_model_at_end
     found |= {"average_over": metric.average_over, "starting_points": list(study.starting_points)}
     for axis in axes:
         found[f"space.{axis.key}"] = axis.range.model_dump() if axis.range else list(axis.choices)

@@ -83,8 +83,7 @@ def _repeat(search: Search, number: int, values: Mapping[str, Any], seed: int) -
         ending = search.follow(files, search.base.trial(values, str(files.folder), seed), lambda value: False)
         if not ending.finished:
             raise GymError(f"a repeat failed: {reason(files, ending.code)}", where=str(files.log))
-    found = search.metric.values(files.folder)
-    value = search.metric.result(found) if found else math.nan
+    value = search.metric.result(files.folder)
     if not math.isfinite(value):
         raise GymError(f"a repeat ended without a finite `{search.metric.name}`", where=str(files.log))
     return value
