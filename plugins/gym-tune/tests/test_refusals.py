@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hills_package import Tune, Write
+from optuna.distributions import IntDistribution
 
 from gym_core import GymError
 from gym_tune.study import read_study
@@ -27,6 +28,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"algorithm.x": 3}, "neither a range nor a list"),
     ({"algorithm.y": [2], "algorithm": {"y": [3]}}, "`algorithm.y` is given twice"),
     ({"output": ["a", "b"]}, "no hyperparameter"),
+    ({"quantization": ["gptq", "awq"]}, "no hyperparameter of training"),
+    ({"train.seed": {"low": 0, "high": 9}}, "`repeats` runs the best trial with other seeds"),
     ({"train.save_every": [1, 2]}, "changes no number of a run"),
     ({"train.batch_tokens": [64, 128], "train.batch_size": [2, 4]}, "set batch_size or batch_tokens, not both, with "),
     ({}, "is empty"),
@@ -65,6 +68,11 @@ def test_a_recipe_in_place_of_a_study_is_said(write: Write):
     with pytest.raises(GymError, match="is no study") as refused:
         read_study(write().with_name("recipe.yaml"))
     assert len(refused.value.problems) == 1
+
+
+def test_steps_are_whole_numbers_also_where_the_option_may_be_a_share(write: Write):
+    (axis,) = prepared(read_study(write(space={"train.warmup": {"low": 0, "high": 100}})))[1]
+    assert axis.corners() == (0, 100) and isinstance(axis.distribution(), IntDistribution)
 
 
 def test_an_algorithm_that_does_not_say_what_it_improves_needs_a_metric(write: Write):

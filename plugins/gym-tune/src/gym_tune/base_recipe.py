@@ -100,17 +100,26 @@ def _checked(base: BaseRecipe, axis: Axis, found: Findings) -> Axis:
     found.problems += [replace(problem, where=found.where(axis.path)) for problem in dict.fromkeys(problems)]
     if problems:
         return axis
-    if axis.range is None:
-        made = [base.with_values({axis.key: choice}) for choice in axis.choices]
+    made = [base.with_values({axis.key: value}) for value in axis.corners()]
+    if any(each.train.seed != base.recipe.train.seed for each in made):  # of the rows held out, among others
+        found.add(axis.path, "is no hyperparameter", "leave it out: `repeats` runs the best trial with other seeds")
+    elif axis.range is None:
         if len(made) > 1 and all(_number_for_number(made[0], each) for each in made[1:]):
             found.add(axis.path, "changes no number of a run", "leave it out of the space")
-        return axis
+    else:
+        return _range(base, axis, made, found)
+    return axis
+
+
+def _range(base: BaseRecipe, axis: Axis, made: Sequence[Recipe], found: Findings) -> Axis:
+    """Return a range as real or whole numbers, as its recipes `made` with both ends have them."""
     key = _setting(base, axis)
     if not key:
         found.add(axis.path, "changes no number of a run, or more than one setting", "give a list of choices")
         return axis
-    value = base.with_values({axis.key: axis.corners()[0]}).settings()[key]
-    if isinstance(value, float):
+    if all(
+        isinstance(each.settings()[key], float) for each in made
+    ):  # 0 may be a share too, where 100 is a number of steps
         return axis.as_real()
     if isinstance(axis.corners()[0], float):
         found.add(axis.path, "is a whole number", "write low, high and step without a fraction")

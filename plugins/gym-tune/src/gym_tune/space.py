@@ -140,8 +140,8 @@ def _leaves(raw: Mapping[str, Any], path: Path, around: str) -> Iterator[tuple[P
 
 
 def _axis(path: Path, key: str, value: Any, found: Findings) -> Axis | None:
-    if key.partition(".")[0] in ("output", "export", "hooks"):
-        found.add(path, "is no hyperparameter", "set it in the recipe")
+    if key.partition(".")[0] in ("output", "export", "hooks", "quantization"):
+        found.add(path, "is no hyperparameter of training", "set it in the recipe")
     elif isinstance(value, dict):
         made = sections.config(Range, value, path, found)
         return Axis(key, path, range=made) if isinstance(made, Range) else None
