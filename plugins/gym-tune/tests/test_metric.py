@@ -55,9 +55,18 @@ def test_a_run_is_worth_its_last_value_or_that_of_its_best_model(tmp_path: Path,
 @pytest.mark.parametrize(
     ("best", "own", "said"),
     [
-        ([0.2, 0.21], [0.3, 0.31], "better by 0.1 with a standard error of 0.0071"),
-        ([0.2, 0.3], [0.21, 0.31], "better by 0.01 with a standard error of 0.071: no more than noise"),
-        ([0.3, 0.31], [0.2, 0.21], "better by -0.1 with a standard error of 0.0071: no more than noise"),
+        ([0.2, 0.21], [0.31, 0.3], "better by 0.1 at the same seeds, with a standard error of 0.01"),
+        ([0.2, 0.9], [0.21, 0.92], "better by 0.015 at the same seeds, with a standard error of 0.005"),
+        (
+            [0.2, 0.3],
+            [0.31, 0.21],
+            "better by 0.01 at the same seeds, with a standard error of 0.1: no more than noise",
+        ),
+        (
+            [0.3, 0.31],
+            [0.2, 0.22],
+            "worse by 0.095 at the same seeds, with a standard error of 0.005",
+        ),
         ([0.2], [0.3], "two seeds or more would tell whether the difference is more than noise"),
     ],
 )

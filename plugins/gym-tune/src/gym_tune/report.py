@@ -117,15 +117,16 @@ def _certainty(outcome: dict[str, Any]) -> list[str]:
     ]
     if len(repeats) == 2:
         best, own = repeats["best"], repeats["own values"]
-        gain = (own["mean"] - best["mean"]) * (1 if outcome["direction"] == "minimize" else -1)
-        error = math.sqrt(sum((each["std"] or 0.0) ** 2 / len(each["values"]) for each in (best, own)))
+        sign = 1 if outcome["direction"] == "minimize" else -1
+        # the same seeds hold out the same rows, so runs are compared seed by seed
+        gains = noise([sign * (mine - its) for its, mine in zip(best["values"], own["values"], strict=True)])
+        gain, error = gains["mean"], (gains["std"] or 0.0) / math.sqrt(len(best["values"]))
         if best["std"] is None:
             lines.append("two seeds or more would tell whether the difference is more than noise")
         else:
-            sure = gain > 2 * error
-            lines.append(
-                f"better by {gain:.4g} with a standard error of {error:.2g}{'' if sure else ': no more than noise'}"
-            )
+            way, noisy = "better" if gain >= 0 else "worse", abs(gain) <= 2 * error
+            said = f"{way} by {abs(gain):.4g} at the same seeds, with a standard error of {error:.2g}"
+            lines.append(f"{said}: no more than noise" if noisy else said)
     return lines
 
 
