@@ -10,6 +10,7 @@ from hills_package import Tune, Write
 from optuna.distributions import IntDistribution
 
 from gym_core import GymError
+from gym_tune.notes import notes
 from gym_tune.study import read_study
 from gym_tune.tuning import prepared
 
@@ -101,6 +102,23 @@ def test_words_override_the_study_or_else_the_recipe(write: Write):
     assert base.recipe.train.max_steps == 4
     with pytest.raises(GymError, match="command line"):
         read_study(write(), ["n_trials=0"])
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        ({}, ["`algorithm.y` may change what `eval_loss` measures"]),
+        ({"metric": "eval_loss"}, []),
+        ({"space": {"train.learning_rate": [1.0, 2.0]}}, []),
+        ({"space": {"train.epochs": [1, 2]}}, ["with other `train.epochs` a step is another share of a run"]),
+        ({"space": {"train.epochs": [1, 2]}, "pruner": "none"}, []),
+        ({"base": {"train": {"max_steps": 2}}, "metric": "eval_loss"}, ["nothing can be pruned"]),
+    ],
+)
+def test_what_makes_a_comparison_doubtful_is_said(write: Write, study: dict[str, Any], said: list[str]):
+    file = read_study(write(**{"space": {"algorithm.y": [1, 2]}, **study}))
+    found = list(notes(file.study, *prepared(file), ""))
+    assert len(found) == len(said) and all(text in note for text, note in zip(said, found, strict=True))
 
 
 def test_own_values_outside_of_the_space_are_said_and_not_tried(tune: Tune, capfd: pytest.CaptureFixture[str]):

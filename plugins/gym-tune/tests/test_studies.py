@@ -86,6 +86,11 @@ def test_trials_export_nothing_and_the_best_recipe_does(tune: Tune, tmp_path: Pa
     assert len(best.export) == 1 and not best.train.overwrite
 
 
+def test_a_run_that_is_evaluated_at_its_end_alone_is_never_pruned(tune: Tune):
+    found = tune(base={"train": {"max_steps": 2}}, n_trials=2, pruner={"name": "impatient"})
+    assert found["trials"]["complete"] == 2
+
+
 def test_a_sampler_and_a_pruner_of_a_stranger_do_all_that_ours_do(tune: Tune, tmp_path: Path):
     found = tune(sampler="second", pruner={"name": "impatient"})
     assert found["trials"] == {"complete": 1, "pruned": 2, "failed": 0}

@@ -38,6 +38,11 @@ class BaseRecipe:
             self.file, [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
         )
 
+    def changed(self, axis: Axis) -> set[str]:
+        """Return the settings of the canonical recipe that differ between values of a key of the space."""
+        first, *others = (self.with_values({axis.key: value}).settings() for value in axis.corners())
+        return {key for other in others for key in {*first, *other} if first.get(key) != other.get(key)}
+
     def runnable(self, values: Mapping[str, Any], output: str) -> dict[str, Any]:
         """Return the canonical recipe with these values: never one that sets a finished run aside."""
         canonical = self.with_values(values).canonical() | {"output": output}
@@ -137,6 +142,5 @@ def _refused(base: BaseRecipe, values: Mapping[str, Any]) -> list[Problem]:
 
 def _setting(base: BaseRecipe, axis: Axis) -> str:
     """Return the setting of the canonical recipe that a key of any dialect sets; empty where that is not exactly one."""
-    low, high = (base.with_values({axis.key: value}).settings() for value in axis.corners())
-    differing = [key for key in {*low, *high} if low.get(key) != high.get(key)]
-    return differing[0] if len(differing) == 1 else ""
+    changed = base.changed(axis)
+    return changed.pop() if len(changed) == 1 else ""

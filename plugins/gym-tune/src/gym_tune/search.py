@@ -17,6 +17,7 @@ from gym_core.files import write_atomically
 from gym_manage.yaml_text import dump_yaml
 from gym_tune.base_recipe import BaseRecipe
 from gym_tune.metric import FILE, Metric, Value, keys, steps
+from gym_tune.notes import once_at_the_end
 from gym_tune.show import Screen
 from gym_tune.space import Axis, label
 from gym_tune.study import Study
@@ -120,7 +121,7 @@ class Search:
         except GymError as error:  # such as a point within a range that both ends say nothing of
             self._tell(trial, TrialState.FAIL, why=" ".join(str(error).split()))
             return
-        pruned = False
+        pruned, at_the_end = False, once_at_the_end(self.base, self.axes, self.metric)
 
         def seen(value: Value) -> bool:
             nonlocal pruned
@@ -128,7 +129,7 @@ class Search:
             if math.isfinite(value.value):
                 if value.step not in self.trials()[trial.number].intermediate_values:
                     trial.report(value.value, value.step)
-                pruned = trial.should_prune()
+                pruned = not at_the_end and trial.should_prune()
             return pruned
 
         try:

@@ -13,6 +13,7 @@ from gym_core.outputlock import OutputLock
 from gym_tune import report
 from gym_tune.base_recipe import BaseRecipe, check_space, own_values
 from gym_tune.metric import Metric, metric_of
+from gym_tune.notes import notes
 from gym_tune.search import Search
 from gym_tune.show import Screen
 from gym_tune.space import Axis, read_space
@@ -29,10 +30,8 @@ def tuned(file: StudyFile) -> dict[str, Any]:
     with OutputLock(expanded(file.output())) as lock, Stop().listening() as stop:
         folder = StudyFolder(lock.directory)
         study = folder.open(settings_of(file, axes, metric, base.recipe), metric)
-        if outside:
-            screen.say(f"note: the recipe's own `{outside}` is outside of the space, so its own values are not tried")
-        if metric.name.startswith("eval_") and file.study.pruner.prunes and base.recipe.train.eval_every is None:
-            screen.say("note: a run is evaluated once, at its end, so nothing can be pruned: set `train.eval_every`")
+        for note in notes(file.study, base, axes, metric, outside):
+            screen.say(f"note: {note}")
         search = Search(file.study, base, axes, metric, folder, study, {} if outside else own, stop, screen)
         repeats: dict[str, list[float]] = {}
         try:
