@@ -52,6 +52,14 @@ def test_a_run_is_worth_its_last_value_or_that_of_its_best_model(tmp_path: Path,
     assert metric.result(tmp_path) == pytest.approx(worth), "what was measured before training is no best one"
 
 
+@pytest.mark.parametrize("values", ['"text"', "[1]", "NaN", "1e999", "-1e999 1e999", "1e308 1e308"])
+def test_what_is_no_number_or_too_large_is_no_accident(tmp_path: Path, values: str):
+    (tmp_path / FILE).write_text(
+        "".join(f'{{"step": {at}, "m": {value}}}\n' for at, value in enumerate(values.split()))
+    )
+    assert math.isfinite(Metric("m", "minimize", average_over=2).result(tmp_path)) == values.startswith("1e308")
+
+
 @pytest.mark.parametrize(
     ("best", "own", "said"),
     [

@@ -41,7 +41,7 @@ class Metric:
         values: dict[int, float] = {}
         for record in records(folder / FILE, self.name):
             number = record[self.name]
-            values[record["step"]] = math.nan if number is None else float(number)
+            values[record["step"]] = float(number) if isinstance(number, int | float) else math.nan
         found = [Value(step, values[step]) for step in sorted(values)]
         return [Value(at.step, _mean(found[max(0, end - self.average_over) : end])) for end, at in enumerate(found, 1)]
 
@@ -127,4 +127,4 @@ def steps(path: Path) -> int:
 
 
 def _mean(values: list[Value]) -> float:
-    return math.fsum(each.value for each in values) / len(values)
+    return sum(each.value / len(values) for each in values)  # also of infinities, which `fsum` refuses

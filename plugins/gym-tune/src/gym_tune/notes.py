@@ -34,7 +34,8 @@ def notes(study: Study, base: BaseRecipe, axes: Sequence[Axis], metric: Metric, 
     measured = (*MEASURED, *(("algorithm.",) if metric.direction == "minimize" else ()))
     changing = _keys(base, axes, measured)
     if study.metric is None and changing:
-        yield f"{changing} may change what `{metric.name}` measures, and not only how well a run does: name a `metric` that stays the same"
+        why = f"{changing} may change what `{metric.name}` measures, and not only how well a run does"
+        yield f"{why}: name a `metric` that stays the same"
     if study.pruner.prunes and once_at_the_end(base, axes, metric):
         yield "a run is evaluated once, at its end, so nothing can be pruned: set `train.eval_every`"
     elif study.pruner.prunes and (longer := _keys(base, axes, LENGTHS)):

@@ -85,7 +85,7 @@ class Ending:
     @property
     def stopped(self) -> bool:
         """Whether it stopped where it can go on, or cannot begin because another process is at it."""
-        return self.code in (INTERRUPTED, TERMINATED, BUSY)
+        return self.code in (INTERRUPTED, TERMINATED, BUSY, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
 
     @property
     def finished(self) -> bool:
