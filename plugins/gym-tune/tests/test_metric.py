@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gym_tune.metric import FILE, Metric, Value, keys, steps
 from gym_tune.report import noise, told
+from gym_tune.rows import with_other_rows
 
 
 def write(folder: Path, lines: list[dict[str, float | None]], end: str = "") -> None:
@@ -82,7 +84,18 @@ def test_the_text_says_what_is_noise(best: list[float], own: list[float], said: 
     found = {"trial": 1, "value": 0.2, "values": {}}
     outcome = {
         "trials": {"complete": 2}, "steps": 2, "seconds": 1.0, "best": found, "own": found, "metric": "eval_loss",
-        "importance": {}, "repeats": {"best": noise(best), "own values": noise(own)}, "recipe": "best.yaml",
+        "importance": {}, "other_rows": [], "repeats": {"best": noise(best), "own values": noise(own)}, "recipe": "best.yaml",
         "direction": "minimize",
     }  # fmt: skip
     assert told(outcome).splitlines()[-2] == said
+
+
+def test_trials_whose_data_changed_are_told():
+    def record(rows: str, cutoff: int, rate: float) -> dict[str, Any]:
+        return {
+            "data": {"fingerprint": rows},
+            "settings": {"data.cutoff": cutoff, "train.learning_rate": rate, "train.seed": 0},
+        }
+
+    records = [record("a", 8, 0.1), record("b", 16, 0.1), record("a", 8, 0.2), {}, record("c", 8, 0.2)]
+    assert with_other_rows(enumerate(records)) == [4]

@@ -35,6 +35,7 @@ def summary(search: Search, repeats: dict[str, list[float]]) -> dict[str, Any]:
         "trials": {name: sum(1 for each in trials if each.state == state) for state, name in STATES.items()},
         "steps": sum(each.user_attrs.get("steps", 0) for each in trials),
         "seconds": round(sum(each.user_attrs.get("seconds", 0.0) for each in trials), 1),
+        "other_rows": search.with_other_rows(),
         "best": best and {"trial": best.number, "value": best.value, "values": search.values_of(best)},
         "own": own and {"value": own.value, "values": search.values_of(own)},
         "importance": importance(search),
@@ -94,6 +95,9 @@ def told(outcome: dict[str, Any]) -> str:
     lines = [
         f"{sum(outcome['trials'].values())} trials ({counts}), {outcome['steps']} steps in {outcome['seconds']:.0f} s"
     ]
+    if outcome["other_rows"]:
+        numbers = ", ".join(map(str, outcome["other_rows"]))
+        lines.append(f"warning: files of the data changed; trials {numbers} do not compare with those before")
     best, own, name = outcome["best"], outcome["own"], outcome["metric"]
     if best is None:
         return "\n".join([*lines, "no trial came to its end with a value"])

@@ -18,6 +18,7 @@ from gym_manage.yaml_text import dump_yaml
 from gym_tune.base_recipe import BaseRecipe
 from gym_tune.metric import FILE, Metric, Value, keys, steps
 from gym_tune.notes import once_at_the_end
+from gym_tune.rows import with_other_rows
 from gym_tune.show import Screen
 from gym_tune.space import Axis, label
 from gym_tune.study import Study
@@ -51,10 +52,15 @@ class Search:
         self.optuna.pruner = _promised(self.study.pruner.build(), optuna.pruners.BasePruner, "pruner")
         self._enqueue()
         while (trial := self._unfinished()) or not self._enough(time.monotonic() - began):
-            sampler = self.study.sampler.build(seed=self.study.seed, trial=self._number(trial))
+            number = self._number(trial)
+            sampler = self.study.sampler.build(seed=self.study.seed, trial=number)
             self.optuna.sampler = _promised(sampler, optuna.samplers.BaseSampler, "sampler")
             self._carry_out(Trial(self.optuna, trial._trial_id) if trial else self.optuna.ask())
             tried = self.trials()
+            if number in self.with_other_rows():
+                self.screen.say(
+                    "warning: its data are not those of the trials before, so it does not compare with them"
+                )
             if len(tried) >= TRIES and all(each.state == TrialState.FAIL for each in tried if each.state.is_finished()):
                 last = next(each for each in reversed(tried) if each.state == TrialState.FAIL)
                 why = f"none of the first trials came to a value; the last: {last.user_attrs.get(REASON, 'no reason')}"
@@ -73,6 +79,10 @@ class Search:
     def values_of(self, trial: FrozenTrial) -> dict[str, Any]:
         """Return what the recipe of a trial is given, by key."""
         return {axis.key: axis.value(trial.params[axis.key]) for axis in self.axes if axis.key in trial.params}
+
+    def with_other_rows(self) -> list[int]:
+        """Return the trials whose values do not compare with those of the others: files of the data changed before them."""
+        return with_other_rows((each.number, self.folder.trial(each.number).record()) for each in self.trials())
 
     def follow(self, files: RunFiles, recipe: Mapping[str, Any], seen: Callable[[Value], bool]) -> Ending:
         """Carry out one run. Raises Interrupted where this process was asked to stop, and GymError where the run was."""
