@@ -76,6 +76,12 @@ def test_steps_are_whole_numbers_also_where_the_option_may_be_a_share(write: Wri
     assert axis.corners() == (0, 100) and isinstance(axis.distribution(), IntDistribution)
 
 
+def test_an_option_is_that_of_the_components_of_the_space(write: Write):
+    space = {"optimizer": ["adamw", "muon"], "optimizer.beta1": {"low": 0.5, "high": 0.9}}
+    (component, option) = prepared(read_study(write({"optimizer": "sgd"}, space=space)))[1]
+    assert (component.key, option.key) == ("optimizer", "optimizer.beta1")
+
+
 def test_an_algorithm_that_does_not_say_what_it_improves_needs_a_metric(write: Write):
     mute = {"base": {"algorithm": "mute"}, "space": {"train.learning_rate": [1.0, 2.0]}}
     with pytest.raises(GymError, match="does not say what it improves"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -51,6 +51,8 @@ class Axis:
     path: Path  #: where it stands in the study file
     range: Range | None = None
     choices: tuple[Any, ...] = ()  #: where it is no range: values of the recipe, components and lists among them
+
+    around: Mapping[str, Any] = field(default_factory=dict)  #: for an option, a choice of the component that has it
 
     def as_real(self) -> Axis:
         """Return it as a range of real numbers, however they were written: `{low: 0, high: 1}` of an option with fractions."""
@@ -127,7 +129,12 @@ def read_space(raw: Mapping[str, Any], found: Findings) -> list[Axis]:
             "is empty",
             "name a key of the recipe: `train.learning_rate: {low: 1e-6, high: 1e-3, log: true}`",
         )
-    return sorted(axes.values(), key=lambda axis: axis.key.count("."))  # a component before its options
+    found_axes = sorted(axes.values(), key=lambda axis: axis.key.count("."))  # a component before its options
+    return [replace(axis, around=_around(axis, found_axes)) for axis in found_axes]
+
+
+def _around(axis: Axis, axes: Sequence[Axis]) -> dict[str, Any]:
+    return {each.key: each.choices[0] for each in axes if each.choices and axis.key.startswith(f"{each.key}.")}
 
 
 def _leaves(raw: Mapping[str, Any], path: Path, around: str) -> Iterator[tuple[Path, str, Any]]:
