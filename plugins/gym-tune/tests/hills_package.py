@@ -25,7 +25,7 @@ class Hill(DataAlgorithm):
     """How steep it is."""
     tags: tuple[str, ...] = ()
     """What else there is."""
-    trouble: Literal["none", "raise", "kill", "nan"] = "none"
+    trouble: Literal["none", "raise", "kill", "nan", "full"] = "none"
     """What goes wrong at x below 0."""
     pause: float = 0.0
     """Seconds of a step."""
@@ -48,7 +48,7 @@ class Impatient(Pruner):
     target: ClassVar[str] = "hills_impl:impatient"
 '''
 IMPLEMENTATION = """
-import json, math, os, signal, time
+import errno, json, math, os, signal, time
 from gym_core import Artifact, Interrupted
 
 class Climber:
@@ -69,6 +69,8 @@ class Climber:
             wrong = config.trouble if config.x < 0 and step > train.max_steps // 2 else "none"
             if wrong == "raise":
                 raise RuntimeError("the hill is gone")
+            if wrong == "full" and not os.environ.get("HILLS_HAVE_ROOM"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model")
             if wrong == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if step % (train.eval_every or train.max_steps) == 0:

@@ -55,6 +55,18 @@ def test_a_trial_that_fails_keeps_its_reason_and_the_study_goes_on(tune: Tune, t
     assert why in failed["reason"] and failed["value"] == ""
 
 
+def test_a_full_disk_ends_the_study_and_fails_no_trial(tune: Tune, monkeypatch: pytest.MonkeyPatch):
+    given: dict[str, Any] = {
+        "base": {"algorithm": {"name": "hill", "x": -1.0, "trouble": "full"}},
+        "space": {"algorithm.y": [2, 3]},
+        "n_trials": 1,
+    }
+    with pytest.raises(GymError, match=r"the disk is full\n  -> make room"):
+        tune(**given)
+    monkeypatch.setenv("HILLS_HAVE_ROOM", "1")
+    assert tune(**given)["trials"] == {"complete": 1, "pruned": 0, "failed": 0}
+
+
 def test_a_study_ends_where_no_trial_comes_to_a_value(tune: Tune):
     with pytest.raises(GymError, match=r"none of the first trials came to a value.*the hill is gone"):
         tune(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from gym_tune.study import Study
 from gym_tune.study_folder import StudyFolder
 from gym_tune.trial_process import Ending, RunFiles, Stop, follow, reason
 
+FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  #: what a run says of a disk without room
 TRIES = 5  #: trials after which a study ends in which none came to a value
 REASON, STEPS, SECONDS, ALL_TRIED = "reason", "steps", "seconds", "all_tried"  #: attributes in the study of Optuna
 
@@ -92,13 +95,17 @@ class Search:
         ending = follow(files, self.metric, seen, self.stop)
         if self.stop.received and not ending.finished:
             raise Interrupted(self.stop.received)
-        if ending.stopped and not ending.told:
+        if ending.finished or ending.told:
+            return ending
+        why, again = reason(files, ending.code), "run the same command to continue"
+        if ending.stopped:
             kind = BusyError if ending.code == BUSY else GymError
-            raise kind(
-                f"the run stopped: {reason(files, ending.code)}",
-                where=str(files.log),
-                fix="run the same command to continue",
-            )
+            raise kind(f"the run stopped: {why}", where=str(files.log), fix=again)
+        if any(
+            text in why for text in FULL
+        ):  # which says nothing about the values of the trial, and would fail all others too
+            room = f"make room, such as {files.folder.parent}/*/checkpoints, and {again}"
+            raise GymError("the disk is full", where=str(files.folder), fix=room)
         return ending
 
     def _enqueue(self) -> None:
