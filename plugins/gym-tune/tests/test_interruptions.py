@@ -19,7 +19,7 @@ from hills_package import SPACE, Tune, Write
 from gym_core.errors import BUSY, TERMINATED
 
 SLOW: dict[str, Any] = {"algorithm": {"name": "hill", "pause": 0.02}, "train": {"max_steps": 20, "eval_every": 2}}
-GIVEN: dict[str, Any] = {"n_trials": 4, "pruner": {"name": "median", "n_startup_trials": 2}, "space": SPACE}
+GIVEN: dict[str, Any] = {"n_trials": 3, "pruner": {"name": "median", "n_startup_trials": 1}, "space": SPACE}
 
 
 def started(study: Path, *words: str) -> subprocess.Popen[str]:
@@ -48,7 +48,7 @@ def test_a_study_that_is_killed_again_and_again_is_that_of_one_that_was_left_alo
 ):
     tune(base=SLOW, **GIVEN, output=str(tmp_path / "whole"))
     study, draw = write(SLOW, **GIVEN), random.Random(3)
-    runs = [tmp_path / f"study/trials/{number:04d}" for number in range(4)]
+    runs = [tmp_path / f"study/trials/{number:04d}" for number in range(3)]
     for run in runs:
         process = started(study)
         wait_for(run / "run.json")

@@ -40,7 +40,7 @@ class BaseRecipe:
 
     def changed(self, axis: Axis) -> set[str]:
         """Return the settings of the canonical recipe that differ between values of a key of the space."""
-        first, *others = (self.with_values(axis.around | {axis.key: value}).settings() for value in axis.corners())
+        first, *others = (self.with_values({**axis.around, axis.key: value}).settings() for value in axis.corners())
         return {key for other in others for key in {*first, *other} if first.get(key) != other.get(key)}
 
     def runnable(self, values: Mapping[str, Any], output: str) -> dict[str, Any]:
@@ -101,11 +101,11 @@ def _number_for_number(left: Recipe, right: Recipe) -> bool:
 
 
 def _checked(base: BaseRecipe, axis: Axis, found: Findings) -> Axis:
-    problems = [problem for value in axis.corners() for problem in _refused(base, axis.around | {axis.key: value})]
+    problems = [problem for value in axis.corners() for problem in _refused(base, {**axis.around, axis.key: value})]
     found.problems += [replace(problem, where=found.where(axis.path)) for problem in dict.fromkeys(problems)]
     if problems:
         return axis
-    made = [base.with_values(axis.around | {axis.key: value}) for value in axis.corners()]
+    made = [base.with_values({**axis.around, axis.key: value}) for value in axis.corners()]
     if any(each.train.seed != base.recipe.train.seed for each in made):  # of the rows held out, among others
         found.add(axis.path, "is no hyperparameter", "leave it out: `repeats` runs the best trial with other seeds")
     elif axis.range is None:
