@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from gym_core import GymError, load_recipe
 from gym_core.errors import FAILED
 from gym_core.execution import execute
-from gym_drill import capsule, reproduce
+from gym_drill import capsule, curve_comparison, reproduce
 from gym_drill.capsule import capsule_of
 from gym_drill.reproduce import DIFFERENT, ROUNDED, SAME, Plan, carried_out, planned, verdict
 from gym_drill.reproduce_command import DIFFERS_IN_ROUNDING
@@ -63,6 +64,37 @@ def test_so_do_runs_of_other_recipes(other: str, tmp_path: Path) -> None:
     execute(recipe(output, **OTHERS[other]))
     capsule.write(capsule_of(output), tmp_path / "run.capsule")
     assert again(capsule.read(tmp_path / "run.capsule"), tmp_path / "again")["verdict"] == SAME
+
+
+LINES = [
+    {"step": 1, "loss": 2.0, "grad_norm": 1.0},
+    {"step": 2, "loss": 1.0, "grad_norm": 1.0, "margin": None},
+    {"step": 2, "eval_loss": 1.0, "eval_reward": 0.5},
+    {"step": 3, "skipped": ["row 1"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "apart"),
+    [
+        (1, {"seconds": 3.0}, {}),
+        (1, {"margin": 2.0}, {}),
+        (1, {"loss": 1.001}, {"loss": 0.001 / 1.001}),
+        (2, {"eval_loss": 2.0}, {"eval_loss": 0.5}),
+        (2, None, {"eval_loss": math.inf, "eval_reward": math.inf}),
+        (3, None, {"skipped": math.inf}),
+    ],
+)
+def test_figures_that_differ_and_lines_that_are_missing(
+    at: int, change: dict[str, Any] | None, apart: dict[str, float]
+) -> None:
+    """What was held out is judged too, and a line that one side lacks is never rounding."""
+    lines = [*LINES[:at], *([] if change is None else [LINES[at] | change]), *LINES[at + 1 :]]
+    for then, here in ((LINES, lines), (lines, LINES)):
+        found = curve_comparison.compared(then, here)
+        assert {name: value for name, value in found.largest.items() if value} == pytest.approx(apart)
+        assert bool(found.judged) == bool(apart) and bool(found.first) == (change != {"seconds": 3.0})
+    assert curve_comparison.compared(LINES, [LINES[0], {"step": 2, "loss": 1.0, "grad_norm": 1.0}, *LINES[2:]]).first
 
 
 def test_a_run_that_was_resumed_does_too(run: Path, tmp_path: Path) -> None:

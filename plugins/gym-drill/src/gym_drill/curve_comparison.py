@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gym_drill.run_difference import timeless
 
-JUDGED = ("loss", "grad_norm")  #: metrics that tell whether two runs are the same within rounding
+JUDGED = ("loss", "grad_norm")  #: metrics that tell whether two runs are the same within rounding; so does `eval_loss`
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -18,8 +18,10 @@ class Curves(NamedTuple):
 
     compared: int  #: lines
     first: dict[str, Any]  #: `step`, `metric`, `then` and `here` of the first difference; empty where there is none
-    judged: dict[str, Any]  #: the same of the first difference of what is judged
-    largest: dict[str, float]  #: largest relative difference of each metric that is judged
+    judged: dict[str, Any]  #: the same of the first difference of what is judged, in training and in evaluation
+    largest: dict[
+        str, float
+    ]  #: largest relative difference of each metric that is judged; a line that one side lacks is infinite
 
 
 def compared(then: Lines, here: Lines, steps: int | None = None) -> Curves:
@@ -32,15 +34,16 @@ def compared(then: Lines, here: Lines, steps: int | None = None) -> Curves:
     largest = dict.fromkeys(JUDGED, 0.0)
     for place in sorted({*left, *right}):
         one, other = (timeless(dict(side.get(place, {}))) for side in (left, right))
-        for metric in [*JUDGED, *sorted({*one, *other} - {*JUDGED})]:
+        lone = not (one and other)
+        for metric in sorted({*one, *other}, key=lambda name: (not _judges(name), name != JUDGED[0], name)):
             was, now = one.get(metric), other.get(metric)
-            if was == now:
+            if was == now and (metric in one) == (metric in other):
                 continue
             told = {"step": place[0], "metric": metric, "then": was, "here": now}
             first = first or told
-            if metric in JUDGED:
+            if lone or _judges(metric):
                 judged = judged or told
-                largest[metric] = max(largest[metric], _apart(was, now))
+                largest[metric] = max(largest.get(metric, 0.0), _apart(was, now))
     return Curves(len({*left, *right}), first, judged, largest)
 
 
@@ -48,6 +51,10 @@ def _by_place(lines: Lines, steps: int | None) -> dict[tuple[int, str], Mapping[
     """Return lines by their step and what they are about."""
     some = [line for line in lines if steps is None or line["step"] <= steps]
     return {(int(line["step"]), _about(line)): line for line in some}
+
+
+def _judges(metric: str) -> bool:
+    return metric.removeprefix("eval_") in JUDGED
 
 
 def _about(line: Mapping[str, Any]) -> str:
