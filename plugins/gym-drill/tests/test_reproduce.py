@@ -119,6 +119,20 @@ def test_the_first_steps_alone_are_those_of_the_whole_run(run: Path, tmp_path: P
     assert json.loads((tmp_path / "again/run.json").read_text())["training"]["steps"] == 2
 
 
+def test_more_steps_than_were_reproduced_are_not_called_different(run: Path, tmp_path: Path) -> None:
+    again(capsule_of(run), tmp_path / "again", steps=3)
+    assert again(capsule_of(run), tmp_path / "again", steps=2)["verdict"] == SAME  # they lie there
+    for steps in (None, STEPS):
+        with pytest.raises(GymError, match="holds the first 3 steps of it alone"):
+            planned(capsule_of(run), (), tmp_path / "again", steps)
+
+
+def test_the_folder_that_one_stands_in_has_a_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at, path in ((run, "."), (run / "model", "..")):
+        monkeypatch.chdir(at)
+        assert capsule_of(Path(path)).folder == run
+
+
 def test_what_differs_is_named_with_its_step(run: Path, tmp_path: Path) -> None:
     source = capsule_of(run)
     report = again(source, tmp_path / "again", "train.learning_rate=0.01")

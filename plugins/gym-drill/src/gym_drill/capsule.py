@@ -12,13 +12,13 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gym_core import RecipeError
+from gym_core.discovery import installed
 from gym_core.files import naming, replacing
 from gym_core.record import RunRecord
 from gym_manage.recorded import recorded
@@ -69,12 +69,13 @@ def capsule_of(run: Path) -> Capsule:
     record["recipe"] = record["recipe"] | {"output": output}
     record["exports"] = [Path(path).name for path in record.get("exports", ())]
     weights = outline(tensors_of(found.trained.path))
-    return Capsule(recipe, record, read_lines(found.output / FILE), weights, _installed(record), output, found.output)
+    folder = found.output if found.output.name not in ("", "..") else found.output.resolve()
+    return Capsule(recipe, record, read_lines(found.output / FILE), weights, _installed(record), output, folder)
 
 
 def _installed(record: Mapping[str, Any]) -> list[str]:
     """Return what is installed here, with the versions that the run recorded itself."""
-    here = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in distributions()}
+    here = {name: folder.version for name, folder in installed().folders.items()}
     return [f"{name}=={version}" for name, version in sorted((here | record["environment"]["packages"]).items())]
 
 

@@ -35,7 +35,8 @@ def compared(then: Lines, here: Lines, steps: int | None = None) -> Curves:
     for place in sorted({*left, *right}):
         one, other = (timeless(dict(side.get(place, {}))) for side in (left, right))
         lone = not (one and other)
-        for metric in sorted({*one, *other}, key=lambda name: (not _judges(name), name != JUDGED[0], name)):
+        told_of = {*one, *other} - ({"step", "epoch"} if lone else set())
+        for metric in sorted(told_of, key=lambda name: (not _judges(name), name != JUDGED[0], name)):
             was, now = one.get(metric), other.get(metric)
             if was == now and (metric in one) == (metric in other):
                 continue

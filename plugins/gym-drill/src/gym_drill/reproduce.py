@@ -77,7 +77,7 @@ def planned(
         recipe, steps = load_recipe(_without_end(recipe.canonical())), None
     threads = record.get("machine", {}).get("threads")
     known = _threads(threads, processes)
-    _begin(capsule, recipe, output)
+    _begin(capsule, recipe, output, steps)
     file = output / ".reproduced.yaml"
     file.write_text(yaml.safe_dump(recipe.canonical(), sort_keys=False), encoding="utf-8")
     return Plan(capsule, recipe, file, output, steps, known, differences(record, recipe, known))
@@ -108,7 +108,7 @@ def _threads(recorded: int | None, processes: int) -> int:
     return min(recorded, most) if recorded else int(os.environ.get("OMP_NUM_THREADS", most))
 
 
-def _begin(capsule: Capsule, recipe: Recipe, output: Path) -> None:
+def _begin(capsule: Capsule, recipe: Recipe, output: Path, steps: int | None) -> None:
     """Leave in the folder what a run leaves that was killed before its first step, with all that the original decided."""
     record = RunRecord(output / "run.json")
     before = record.read()
@@ -117,7 +117,16 @@ def _begin(capsule: Capsule, recipe: Recipe, output: Path) -> None:
             before.get(ORIGINAL, {}).get("capsule") == capsule.identity
             and before["fingerprint"] == recipe.fingerprint()
         ):
-            if before["status"] == "finished":
+            done = before[ORIGINAL].get("steps")
+            if before["status"] != "finished":
+                record.update(**{ORIGINAL: {"steps": steps}})
+            elif done is not None and (steps is None or steps > done):
+                why, fix = (
+                    f"holds the first {done} steps of it alone",
+                    "choose another folder: --into; or remove this one",
+                )
+                raise BusyError(why, where=str(output), fix=fix)
+            else:
                 say(f"{output} is finished already, and is compared once more; remove it to carry the run out again")
             return
         fix = "choose another folder: --into"
@@ -128,6 +137,7 @@ def _begin(capsule: Capsule, recipe: Recipe, output: Path) -> None:
     kept = {name: value for name, value in capsule.record.items() if name not in _OUTCOME}
     fingerprint = capsule.record.get("data", {}).get("fingerprint")
     original = {"capsule": capsule.identity, "data": fingerprint, "conditions": capsule.record.get("conditions", {})}
+    original |= {"steps": steps}
     record.update(**kept | opening(recipe, kept) | {"status": "interrupted", ORIGINAL: original})
 
 
