@@ -153,6 +153,28 @@ def test_other_data_are_refused_before_the_first_step(run: Path, tmp_path: Path)
     assert report["verdict"] == DIFFERENT
 
 
+def test_so_they_are_where_callbacks_are_left_out(run: Path, tmp_path: Path) -> None:
+    other = rows(tmp_path / "other.jsonl", plus=2)
+    with pytest.raises(GymError, match="the data had the fingerprint"):
+        again(capsule_of(run), tmp_path / "again", f"data.sources={other}", "callbacks=[]")
+    report = again(capsule_of(run), tmp_path / "first", "callbacks=[]", steps=2)
+    assert json.loads((tmp_path / "first/run.json").read_text())["training"]["steps"] == 2 and report["verdict"] == SAME
+
+
+def test_where_it_goes_is_not_a_key(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(GymError, match="--into FOLDER"):
+        planned(capsule_of(run), (f"output={tmp_path}",), tmp_path / "again")
+
+
+def test_a_recipe_that_overwrites_is_compared_once_more_too(run: Path, tmp_path: Path) -> None:
+    rows(tmp_path / "rows.jsonl")
+    execute(recipe(tmp_path / "run", train={"overwrite": True}))
+    for _ in range(2):
+        report = again(capsule_of(tmp_path / "run"), tmp_path / "again")
+        assert report["verdict"] == SAME and report["environment"] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "rows.jsonl", "run"]
+
+
 def test_another_base_is_refused_too(tmp_path: Path, run: Path) -> None:
     source = capsule_of(run)
     other = capsule.Capsule(**{**vars(source), "record": source.record | {"conditions": {"the base model": "0123"}}})

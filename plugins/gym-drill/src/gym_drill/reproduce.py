@@ -60,21 +60,21 @@ def planned(
     record = capsule.record
     if record.get("status") != "finished" and not record.get("trained"):
         raise BusyError("is no finished run", where=capsule.name, fix="finish it with `gym train`")
-    callbacks = [*capsule.recipe.get("callbacks", ()), {"name": CALLBACK, "steps": steps, "anyway": anyway}]
     source = {name: value for name, value in capsule.recipe.items() if name not in _AFTERWARDS}
-    source |= {"callbacks": callbacks, "output": str(output)}
     processes = record.get("machine", {}).get("processes", 1)
-    recipe = load_recipe(source, overrides)
-    _check_trains(recipe)
+    asked = load_recipe(source, overrides)
+    _check_trains(asked)
     if processes > 1:
-        recipe = load_recipe(source, [*overrides, f"distributed.processes={processes}"])
+        asked = load_recipe(source, [*overrides, f"distributed.processes={processes}"])
+    if str(asked.output) != str(source["output"]):
+        raise RecipeError("where a reproduction goes is no key of its recipe", key="output", fix="--into FOLDER")
     last = max((line["step"] for line in capsule.metrics), default=0)
     first = min((line["step"] for line in capsule.metrics if line["step"]), default=0)
     if not first or (steps is not None and steps < first):
         fix = f"give --steps {first} or more" if first else "there is nothing to compare with"
         raise RecipeError(f"the first line of metrics.jsonl is that of step {first}", where=capsule.name, fix=fix)
-    if steps is not None and steps >= last:
-        recipe, steps = load_recipe(_without_end(recipe.canonical())), None
+    steps = None if steps is not None and steps >= last else steps
+    recipe = load_recipe(_watched(asked.canonical(), steps, anyway) | {"output": str(output)})
     threads = record.get("machine", {}).get("threads")
     known = _threads(threads, processes)
     _begin(capsule, recipe, output, steps)
@@ -96,9 +96,11 @@ def _check_trains(recipe: Recipe) -> None:
         ) from error
 
 
-def _without_end(canonical: dict[str, Any]) -> dict[str, Any]:
-    last = canonical["callbacks"][-1]
-    return canonical | {"callbacks": [*canonical["callbacks"][:-1], last | {"steps": None}]}
+def _watched(canonical: dict[str, Any], steps: int | None, anyway: bool) -> dict[str, Any]:
+    """Return a recipe with the callback of a reproduction, also where others were left out, that goes on in its own folder."""
+    callbacks = [*canonical.get("callbacks", ()), {"name": CALLBACK, "steps": steps, "anyway": anyway}]
+    train = {name: value for name, value in canonical.get("train", {}).items() if name != "overwrite"}
+    return canonical | {"callbacks": callbacks, "train": train}
 
 
 def _threads(recorded: int | None, processes: int) -> int:
