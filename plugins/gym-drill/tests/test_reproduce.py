@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from gym_core import GymError, load_recipe
 from gym_core.errors import FAILED
 from gym_core.execution import execute
+from gym_data.location import locate
 from gym_drill import capsule, curve_comparison, reproduce
 from gym_drill.capsule import capsule_of
 from gym_drill.reproduce import DIFFERENT, ROUNDED, SAME, Plan, carried_out, planned, verdict
@@ -180,6 +181,21 @@ def test_another_base_is_refused_too(tmp_path: Path, run: Path) -> None:
     other = capsule.Capsule(**{**vars(source), "record": source.record | {"conditions": {"the base model": "0123"}}})
     with pytest.raises(GymError, match="the base model had the fingerprint 0123"):
         again(other, tmp_path / "again")
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_the_reference_may_lie_elsewhere_and_be_no_other(tmp_path: Path, once: bool) -> None:
+    """Also where it was asked once, before training, and is not loaded by a run that goes on."""
+    for name in ("then", "moved", "other"):
+        shutil.copytree(locate("tiny"), tmp_path / name)
+    file = tmp_path / "other/model.safetensors"
+    save_file({name: weight * 1.5 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+    algorithm = {"name": "dpo", "ref_model": str(tmp_path / "then"), "precompute_ref_log_probs": once}
+    execute(recipe(tmp_path / "run", **OTHERS["dpo"] | {"algorithm": algorithm}))
+    source = capsule_of(tmp_path / "run")
+    assert again(source, tmp_path / "again", f"algorithm.ref_model={tmp_path / 'moved'}")["verdict"] == SAME
+    with pytest.raises(GymError, match=r"the reference had|the model .* had"):
+        again(source, tmp_path / "refused", f"algorithm.ref_model={tmp_path / 'other'}")
 
 
 def test_data_that_lie_elsewhere_are_the_same(run: Path, tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ class ReproductionObserver(Observer):
         if (original := here.get(ORIGINAL)) is None:
             return
         pairs = {"the data": (original.get("data"), here["data"]["fingerprint"])}
-        pairs |= {name: (then, here["conditions"].get(name)) for name, then in original.get("conditions", {}).items()}
+        before, models = original.get("conditions", {}), here["conditions"]
+        moved = {models[name] for name in models.keys() - before.keys()}  # names have the paths of models in them
+        pairs |= {name: (then, then if then in moved else models.get(name)) for name, then in before.items()}
         for name, (then, now) in pairs.items():
             if then is None or then == now:
                 continue

@@ -29,7 +29,7 @@ from gym_torch.source import Dataset, Examples, Step, share
 
 Used = tuple[Examples, Ints]  #: samples, and which of them
 Score = tuple[bytes, npt.NDArray[np.float32]]  #: `key_of` and log-probabilities of an example
-WEIGHTS = "reference_weights"  #: in `run.json`, what names the weights of a reference that was asked before training
+WEIGHTS = "the reference"  #: among `conditions` in `run.json`, names the weights of a reference that was asked before training
 
 
 class ReferenceLogProbs:
@@ -93,7 +93,8 @@ class ReferenceLogProbs:
         self.run.ranks.at("")  # it may take its time
         mine = {key_of(objective.prompt_responses(each)) for step in steps for batch in step.batches for each in batch}
         keys = sorted(set(gathered(self.accelerator, list(mine))))
-        began: str | None = self.run.record.read().get(WEIGHTS) if self.run.resuming else None
+        before = self.run.record.read().get("conditions", {}) if self.run.resuming else {}
+        began: str | None = before.get(WEIGHTS)
         scorer = self._own()
         if began is None or scorer is not None or not self._there(self._file(began, keys)):
             scorer = scorer or self._again()
@@ -104,7 +105,7 @@ class ReferenceLogProbs:
                     key=self.reference.further.key if self._named else "model",
                     fix="bring the old one back, or start over in another `output`",
                 )
-            self.run.record.update(**{WEIGHTS: weights})
+            self.run.record.update(conditions={WEIGHTS: weights})
             file = self._file(weights, keys)
             if not self._there(file):
                 say(f"the reference scores {len(keys):,} samples, once")
