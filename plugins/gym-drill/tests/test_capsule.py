@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from gym_core import GymError
 from gym_drill import capsule
 from gym_drill.capsule import MOST, SEAL, capsule_of, packed
 from gym_drill.capsule_command import capsule as capsule_command
+from gym_drill.reproduce_command import reproduce
 
 
 def test_a_capsule_has_the_same_bytes_wherever_the_run_lies(run: Path, tmp_path: Path) -> None:
@@ -78,6 +80,18 @@ HARM: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda file: resealed(file, "metrics.jsonl", b"1\n"),
         "its metrics are not those of a run",
     ),
+    "a name that draws on the terminal": (
+        lambda file: rewritten(file, lambda all_: all_.update({SEAL: all_[SEAL].replace(b'"run"', b'"\\u001b[2J"')})),
+        "no name of a folder",
+    ),
+    "weights of another kind": (
+        lambda file: resealed(file, "weights.json", b'{"a": {"shape": [4], "dtype": "F32", "numbers": ["1", "2"]}}'),
+        "its weights are not those of a run",
+    ),
+    "numbers that are none": (
+        lambda file: resealed(file, "weights.json", b'{"a": {"shape": [1], "dtype": "F32", "numbers": ["one"]}}'),
+        "is no whole",
+    ),
     "a seal of another kind": (
         lambda file: rewritten(file, lambda all_: all_.update({SEAL: b"[" * 99999})),
         "is no whole",
@@ -95,3 +109,20 @@ def test_a_damaged_or_hostile_capsule_is_refused(run: Path, tmp_path: Path, harm
         capsule.read(file)
     assert len(str(told.value).splitlines()) <= 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.capsule"]
+
+
+def test_a_capsule_of_somebody_else_runs_nothing_unasked(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reward can be any function there is, and the recipe alone names it."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "run.capsule"
+    capsule.write(capsule_of(run), file)
+    reward = {"name": "python", "function": "os:system", "options": {"command": "touch ran"}}
+    algorithm = {"name": "grpo", "rewards": [reward], "max_new_tokens": 4, "group_size": 2}
+    harmful = {"model": "tiny", "algorithm": algorithm, "data": "tiny-tasks", "output": "run"}
+    resealed(file, "recipe.yaml", yaml.safe_dump(harmful).encode())
+    with pytest.raises(GymError, match="a recipe of somebody else") as told:
+        CliRunner().invoke(reproduce, [str(file)], catch_exceptions=False)
+    assert len(str(told.value).splitlines()) <= 4 and "--trust" in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.capsule"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from gym_core.record import RunRecord
 from gym_manage.recorded import recorded
 
 FORMAT = "gym-capsule-1"
+LOOKS = 16  #: numbers of each tensor that it holds
 SEAL = "capsule.json"  #: the first member: the format, and SHA-256 of every other member
 MOST = {
     "recipe.yaml": 4,
@@ -136,7 +138,7 @@ def _read(archive: zipfile.ZipFile) -> Capsule:
     for name in MOST:
         if seal["sha256"][name] != hashlib.sha256(data[name]).hexdigest():
             raise ValueError(f"{name} is damaged")
-    if Path(seal["name"]).name != seal["name"] or seal["name"] in ("", ".", ".."):
+    if Path(seal["name"]).name != seal["name"] or seal["name"] in ("", ".", "..") or not seal["name"].isprintable():
         raise ValueError("its name is no name of a folder")
     capsule = Capsule(
         recipe=yaml.safe_load(data["recipe.yaml"]),
@@ -148,6 +150,12 @@ def _read(archive: zipfile.ZipFile) -> Capsule:
     )
     _check(capsule)
     return capsule
+
+
+def _is_outline(told: Mapping[str, Any]) -> bool:
+    """Whether it is what `gym_drill.weight_comparison.outline` says of a tensor. Raises ValueError for numbers that are none."""
+    shape, numbers = told["shape"], [float(each) for each in told["numbers"]]
+    return len(numbers) == min(LOOKS, math.prod(shape)) and isinstance(told["dtype"], str)
 
 
 def _check(capsule: Capsule) -> None:
@@ -164,9 +172,7 @@ def _check(capsule: Capsule) -> None:
         found.append("components")
     if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in capsule.metrics):
         found.append("metrics")
-    if not all(
-        isinstance(told, dict) and {"shape", "dtype", "numbers"} <= told.keys() for told in capsule.weights.values()
-    ):
+    if not all(isinstance(told, dict) and _is_outline(told) for told in capsule.weights.values()):
         found.append("weights")
     if found:
         raise ValueError(f"its {found[0]} are not those of a run")

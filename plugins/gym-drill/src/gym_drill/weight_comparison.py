@@ -11,10 +11,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from gym_drill.capsule import LOOKS
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model_files import weight_files
-
-LOOKS = 16  #: numbers of each tensor that a capsule holds
 
 
 class Found(NamedTuple):
