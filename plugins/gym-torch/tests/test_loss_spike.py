@@ -100,6 +100,16 @@ def test_the_limit_is_that_of_the_paper() -> None:
     assert 50 < len(taken) < 60
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1, 2.7, 1e4])
+def test_rounding_is_no_spike(value: float) -> None:
+    """Of values without a deviation, such as the loss 0 of policies that are what they were, the last digits mean nothing."""
+    spikes = LossSpikes(LossSpike(window=50, threshold=3))
+    for _ in range(50):
+        spikes.passed(value, 0.1)
+    assert spikes.judged(value + 4e-7 * max(1, value), 0.1000001) is None
+    assert spikes.judged(value * 1.1 + 0.1, 0.1) and spikes.judged(value, 0.2)
+
+
 @pytest.mark.parametrize("algorithm", [Spiking(), Failing()], ids=["spike", "nan"])
 def test_a_spike_updates_nothing_as_if_its_step_had_been_left_out(
     model_path: Path, tmp_path: Path, culprit: str, algorithm: Any

@@ -16,6 +16,10 @@ from typing import Any, NamedTuple
 
 from gym_core.train import LossSpike
 
+#: What lies no further above the mean, relative to it and of a loss to 1 too, is no spike: values may have been constant, and
+#: a loss that is 0 but for its last digits is usual in reinforcement learning.
+ROUNDING = 1e-5
+
 
 class Spike(NamedTuple):
     """A step that stands out, and what it is held to; a limit is infinite while there is nothing to compare with."""
@@ -50,13 +54,15 @@ class LossSpikes:
         """Return the spike that a step is, if it is one; what is not finite always is."""
         loss_limit = norm_limit = math.inf
         if len(self.taken) >= self.options.window // 2:
-            loss_limit, norm_limit = (self._limit(values) for values in zip(*self.taken, strict=True))
+            losses, norms = zip(*self.taken, strict=True)
+            loss_limit, norm_limit = self._limit(losses, 1.0), self._limit(norms, 0.0)
         if math.isfinite(loss) and math.isfinite(grad_norm) and loss <= loss_limit and grad_norm <= norm_limit:
             return None
         return Spike(loss, grad_norm, loss_limit, norm_limit, self.row + 1)
 
-    def _limit(self, values: tuple[float, ...]) -> float:
-        return statistics.fmean(values) + self.options.threshold * statistics.stdev(values)
+    def _limit(self, values: tuple[float, ...], least: float) -> float:
+        mean = statistics.fmean(values)
+        return mean + max(self.options.threshold * statistics.stdev(values), ROUNDING * (abs(mean) + least))
 
     def skipped(self) -> bool:
         """Take note of a step that was skipped; return whether the run is to go on."""
