@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
+import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,7 +23,7 @@ from gym_core import GymError, load_recipe
 from gym_core.errors import FAILED
 from gym_core.execution import execute
 from gym_data.location import locate
-from gym_drill import capsule, curve_comparison, reproduce
+from gym_drill import capsule, curve_comparison, reproduce, training_process
 from gym_drill.capsule import capsule_of
 from gym_drill.reproduce import DIFFERENT, ROUNDED, SAME, Plan, carried_out, planned, verdict
 from gym_drill.reproduce_command import DIFFERS_IN_ROUNDING
@@ -283,3 +288,22 @@ def test_weights_that_are_no_number_differ(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         save_file({"a": torch.full((3,), value)}, tmp_path / name / "model.safetensors")
     assert compared(tmp_path / "one", tmp_path / "other").relative == float("inf")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_run_write_its_checkpoint(tmp_path: Path, sent: signal.Signals) -> None:
+    """It takes longer than `subprocess.run` waits after Ctrl-C, and is not left behind after SIGTERM."""
+    begun, program = tmp_path / "begun", tmp_path / "slow.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        "def stop(number, frame):\n    time.sleep(0.6)\n    sys.exit(128 + number)\n"
+        f"for number in (2, 15):\n    signal.signal(number, stop)\nopen({str(begun)!r}, 'w').close()\ntime.sleep(30)\n"
+    )
+
+    def send() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), sent)
+
+    Thread(target=send, daemon=True).start()
+    assert training_process.followed([sys.executable, str(program)], os.environ) == 128 + sent

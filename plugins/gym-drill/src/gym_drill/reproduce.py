@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import yaml
 from gym_core import BusyError, GymError, PluginError, Recipe, RecipeError, load_recipe
 from gym_core.execution import opening
 from gym_core.record import RunRecord
+from gym_drill import training_process
 from gym_drill.capsule import Capsule
 from gym_drill.curve_comparison import Curves, compared
 from gym_drill.environment_difference import Difference, differences
@@ -145,9 +144,7 @@ def _begin(capsule: Capsule, recipe: Recipe, output: Path, steps: int | None) ->
 
 def trained(plan: Plan) -> int:
     """Run the command line in a new Python with as many threads as then; return its exit status."""
-    command = [sys.executable, "-m", "gym_core.cli", "train", str(plan.file)]
-    threads = {"OMP_NUM_THREADS": str(plan.threads)}
-    return subprocess.run(command, stdout=sys.stderr, env=os.environ | threads, check=False).returncode
+    return training_process.train(plan.file, plan.threads)
 
 
 def carried_out(plan: Plan, train: Callable[[Plan], int] = trained) -> float:
