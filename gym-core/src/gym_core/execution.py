@@ -120,7 +120,7 @@ def _earlier(output: Path, record: RunRecord, recipe: Recipe) -> Mapping[str, An
             _set_aside(output, [path for path in others if path.name in {"export", "quantized"}])  # of the shorter run
             return {**before, "status": "extended"}
         return before
-    if before and not finished and not _holds(output, others):
+    if before and not finished and not holds(output, others):
         record.path.unlink()  # it ended before its first step, and there is nothing to lose
         return {}
     if recipe.train.overwrite:
@@ -146,7 +146,7 @@ def _packages(components: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {f"package of {dotted(tuple(item['path']))}": f"{item['dist']} {item['version']}" for item in some}
 
 
-def _holds(output: Path, others: list[Path]) -> bool:
+def holds(output: Path, others: Sequence[Path]) -> bool:
     """Whether a run left a complete, non-empty file other than those that say why it ended."""
     files = (file for path in others for file in [path, *path.rglob("*")] if file.is_file() and file.name not in ENDED)
     return any(file.stat().st_size for file in files if "/." not in f"/{file.relative_to(output).as_posix()}")

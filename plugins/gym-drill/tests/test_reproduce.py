@@ -203,6 +203,12 @@ def test_the_reference_may_lie_elsewhere_and_be_no_other(tmp_path: Path, once: b
         again(source, tmp_path / "refused", f"algorithm.ref_model={tmp_path / 'other'}")
 
 
+def test_a_reproduction_that_did_not_begin_leaves_its_folder_to_the_next(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(GymError, match=r"missing\.jsonl"):
+        again(capsule_of(run), tmp_path / "again", f"data.sources={tmp_path / 'missing.jsonl'}")
+    assert again(capsule_of(run), tmp_path / "again", "callbacks=[]")["verdict"] == SAME
+
+
 def test_data_that_lie_elsewhere_are_the_same(run: Path, tmp_path: Path) -> None:
     """A capsule has no rows: they are named anew on another machine."""
     moved = shutil.copy(run.parent / "rows.jsonl", tmp_path / "moved.jsonl")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gym_core import BusyError, GymError, PluginError, Recipe, RecipeError, load_recipe
-from gym_core.execution import opening
+from gym_core.execution import holds, opening
 from gym_core.record import RunRecord
 from gym_drill import training_process
 from gym_drill.capsule import Capsule
@@ -113,6 +113,10 @@ def _begin(capsule: Capsule, recipe: Recipe, output: Path, steps: int | None) ->
     """Leave in the folder what a run leaves that was killed before its first step, with all that the original decided."""
     record = RunRecord(output / "run.json")
     before = record.read()
+    failed = ORIGINAL in before and before["status"] in ("failed", "interrupted")
+    if failed and not holds(output, [path for path in output.iterdir() if not path.name.startswith(".")]):
+        record.path.unlink()  # it ended before its first step, such as for data that lie elsewhere
+        before = {}
     if before:
         if (
             before.get(ORIGINAL, {}).get("capsule") == capsule.identity
@@ -132,7 +136,7 @@ def _begin(capsule: Capsule, recipe: Recipe, output: Path, steps: int | None) ->
             return
         fix = "choose another folder: --into"
         raise BusyError("holds a run, or the reproduction of another one", where=str(output), fix=fix)
-    if output.exists() and any(output.iterdir()):
+    if not failed and output.exists() and any(output.iterdir()):
         raise BusyError("is not empty", where=str(output), fix="choose another folder: --into")
     output.mkdir(parents=True, exist_ok=True)
     kept = {name: value for name, value in capsule.record.items() if name not in _OUTCOME}
