@@ -76,6 +76,21 @@ def test_losses_of_some_rows_are_those_of_all(symmetric: bool) -> None:
     assert torch.allclose(whole, parts, rtol=1e-12)
 
 
+def test_a_pool_holds_no_table_of_all_texts() -> None:
+    """Held-out rows are one pool, and 100,000 of them would have a table of 10 GB."""
+    counts, keys = [3, 2, 4, 2] * 50, np.random.default_rng(0).integers(0, 40, 550)
+    pool = Pool.of(counts, keys, [1.0] * 200)
+    assert sum(tensor.numel() for tensor in vars(pool).values()) < 6 * 550
+    texts = np.split(keys, np.cumsum(counts)[:-1])
+    belong = {(row[0], row[1]) for row in texts}
+    for rows in torch.randperm(200).split(64):
+        documents, anchors = keys[pool.documents].tolist(), keys[pool.anchors].tolist()
+        related = [[(texts[row][0], told) in belong for told in documents] for row in rows]
+        asking = [[(asked, texts[row][1]) in belong for asked in anchors] for row in rows]
+        assert pool.related(rows).tolist() == related
+        assert pool.asking(rows).tolist() == asking
+
+
 def test_ranks_are_those_of_a_sorted_list() -> None:
     states, pool = drawn([3, 2, 4, 2, 3], seed=3)
     units = torch.nn.functional.normalize(states, dim=1)

@@ -27,7 +27,6 @@ class Pool:
     asked: Tensor  #: [rows] int64, equal for equal anchors
     told: Tensor  #: [documents] int64, equal for equal documents
     first: Tensor  #: [documents] bool, whether no document before it is equal
-    known: Tensor  #: [different anchors, different documents] bool, whether a row shows that one belongs to the other
     scores: Tensor  #: [rows] fp32; NaN where a row has none
 
     @classmethod
@@ -37,18 +36,31 @@ class Pool:
         anchors = np.cumsum(sizes) - sizes
         documents = np.delete(np.arange(len(names)), anchors)
         targets = anchors - np.arange(len(anchors))  # before it stand as many anchors as rows
-        different, asked = np.unique(names[anchors], return_inverse=True)
-        others, firsts, told = np.unique(names[documents], return_index=True, return_inverse=True)
+        _, asked = np.unique(names[anchors], return_inverse=True)
+        _, firsts, told = np.unique(names[documents], return_index=True, return_inverse=True)
         first = np.zeros(len(documents), dtype=np.bool_)
         first[firsts] = True
-        known = np.zeros((len(different), len(others)), dtype=np.bool_)
-        known[asked, told[targets]] = True
-        arrays = anchors, documents, targets, asked, told, first, known, np.asarray(scores, dtype=np.float32)
+        arrays = anchors, documents, targets, asked, told, first, np.asarray(scores, dtype=np.float32)
         return cls(*map(torch.from_numpy, arrays))
 
     def related(self, rows: Tensor) -> Tensor:
         """Return for some rows which documents are a positive of an equal anchor: their own or a copy, `[k, documents]` bool."""
-        return self.known[self.asked[rows]][:, self.told]
+        return self._belonging(self.asked, self.told[self.targets], rows)[:, self.told]
+
+    def asking(self, rows: Tensor) -> Tensor:
+        """Return for some rows which anchors have a positive that is equal to theirs, `[k, rows]` bool."""
+        return self._belonging(self.told[self.targets], self.asked, rows)[:, self.asked]
+
+    def _belonging(self, own: Tensor, other: Tensor, rows: Tensor) -> Tensor:
+        """Return for some rows which `other` numbers the rows have whose `own` number is theirs, `[k, documents]` bool.
+
+        Of some rows alone, for a table of all would not fit into memory.
+        """
+        place = own.new_full((len(self.documents),), len(rows))
+        place[own[rows]] = torch.arange(len(rows), device=own.device)
+        table = torch.zeros(len(rows) + 1, len(self.documents), dtype=torch.bool, device=own.device)
+        table[place[own], other] = True
+        return table[place[own[rows]]]
 
     def to(self, device: torch.device) -> Pool:
         """Return it on a device."""
@@ -61,8 +73,7 @@ def info_nce(states: Tensor, pool: Pool, config: Embedding, rows: Tensor) -> Ten
     anchors, documents, targets = units[pool.anchors], units[pool.documents], pool.targets[rows]
     found = one_way(anchors[rows] @ documents.T, targets, pool.related(rows), config)
     if config.symmetric:
-        belong = pool.known[:, pool.told[targets]][pool.asked].T
-        back = one_way(documents[targets] @ anchors.T, rows, belong, config)
+        back = one_way(documents[targets] @ anchors.T, rows, pool.asking(rows), config)
         found = (found + back) / 2
     return found
 
