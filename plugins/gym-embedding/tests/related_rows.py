@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 from gym_testkit.bench import Bench
@@ -32,3 +35,20 @@ def recipe(
     return {**bench.recipe({"name": "embedding", **options}, **(train or {})), "data": str(bench.file(rows))} | {
         "model": str(bench.model())
     }
+
+
+def closing(bench: Bench, tmp_path: Path) -> Path:
+    """Return a model whose tokenizer ends each text, as that of Qwen3-Embedding does."""
+    path = tmp_path / "closing"
+    shutil.copytree(bench.model(), path)
+    told = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+    end = next(token for token in told["added_tokens"] if token["special"])
+    template = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end["content"], "type_id": 0}}]
+    told["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": template,
+        "pair": [*template, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}},
+    }
+    (path / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
+    return path

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from related_rows import closing
 from transformers import AutoTokenizer
 
 from gym_core import DataError, load_recipe
@@ -66,23 +65,6 @@ def test_rows_that_say_nothing_are_refused(row: dict[str, Any], said: str) -> No
 
 def test_a_shown_row_is_read() -> None:
     assert read(dict(RELATED_TEXTS.shown("q", "a", "w"))) == (("q", "a", "w"), None)
-
-
-def closing(bench: Bench, tmp_path: Path) -> Path:
-    """Return a model whose tokenizer ends each text, as that of Qwen3-Embedding does."""
-    path = tmp_path / "closing"
-    shutil.copytree(bench.model(), path)
-    told = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
-    end = next(token for token in told["added_tokens"] if token["special"])
-    template = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end["content"], "type_id": 0}}]
-    told["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": template,
-        "pair": [*template, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}},
-    }
-    (path / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("closed", [False, True])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from related_rows import ROWS, recipe
+from related_rows import ROWS, closing, recipe
 from transformers import AutoModel, AutoTokenizer
 
+from gym_core import GymError
+from gym_serve.contract import Limits, ModelSource, Request
+from gym_serve.errors import BadRequest
+from gym_serve.local.config import Local
 from gym_testkit.bench import Bench
+from gym_torch.checkpoints.pooling_files import pooling_of
 
 TEXTS = ["one", "a text of more words", "ü"]
 
@@ -25,6 +31,44 @@ def embedded(path: Path) -> torch.Tensor:
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         found.append(states[-1] if told["pooling_mode_lasttoken"] else states.mean(0))
     return torch.nn.functional.normalize(torch.stack(found), dim=1)
+
+
+@pytest.mark.parametrize("pooling", ["last_token", "mean"])
+def test_a_server_embeds_as_the_model_was_trained(bench: Bench, tmp_path: Path, pooling: str) -> None:
+    """It writes no texts: what ends a text and its head are of no use to a model that only embeds."""
+    sections = {"model": str(closing(bench, tmp_path)), "adapter": "lora"}
+    output = bench.run(recipe(bench, ROWS, pooling=pooling) | sections, precision="fp32").outcome.output
+    assert bench.gym("export", str(output), "--to", "safetensors", "dtype=fp32").returncode == 0
+    exported = output / "export" / "safetensors"
+    paths = {"run": output, "export": exported}
+    sources = [ModelSource(name, str(path)) for name, path in paths.items()]
+    beside = ModelSource("base", sections["model"], adapters={"own": str(output)})
+    engine = Local(dtype="float32").build(artifacts=[*sources, beside], limits=Limits())
+
+    async def use() -> None:
+        for name, tenant in (("run", None), ("export", None), ("base", "own")):
+            found = await engine.embed(name, TEXTS, tenant=tenant)
+            assert torch.allclose(torch.tensor(found), embedded(exported), atol=1e-4), name
+        with pytest.raises(BadRequest, match="no model that can generate"):
+            [piece async for piece in engine.submit(Request("run", prompt="a"))]
+        await engine.close()
+
+    asyncio.run(use())
+
+
+def test_embeddings_that_are_made_otherwise_are_refused(tmp_path: Path) -> None:
+    assert pooling_of(tmp_path) is None
+    modules = [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": ""}]
+    for more, pooled, said in (
+        ([], {"pooling_mode_cls_token": True}, "cls_token pooling"),
+        ([], {"pooling_mode": "max"}, "max pooling"),
+        ([{"type": "a.Dense", "path": "2"}], {"pooling_mode_mean_tokens": True}, "Dense"),
+        ([1], {"pooling_mode_mean_tokens": True}, "does not say how"),
+    ):
+        (tmp_path / "modules.json").write_text(json.dumps([*modules, *more]))
+        (tmp_path / "config.json").write_text(json.dumps(pooled))
+        with pytest.raises(GymError, match=said):
+            pooling_of(tmp_path)
 
 
 @pytest.mark.parametrize("pooling", ["last_token", "mean"])

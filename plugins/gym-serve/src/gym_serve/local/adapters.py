@@ -19,6 +19,7 @@ from gym_serve.errors import BadRequest
 from gym_serve.local.adapter_batch import AdapterBatch
 from gym_serve.local.opening import Served, artifact_in, context_of, ends_of, own_tokenizer, vocabulary_of
 from gym_serve.local.tenants import Answering, sharing, unknown
+from gym_torch.checkpoints.pooling_files import pooling_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Beside:
     tokenizer: Tokenizer
     stops: frozenset[int]
     home: Alone | None  #: the model, where it has one of its own
+    pooling: str | None  #: where it makes an embedding model
 
 
 class AdapterTenants:
@@ -77,10 +79,13 @@ class AdapterTenants:
             self._uses[found.version] += 1
         stack.callback(self._drop, found.version)
         key, tokenizer, stops = found.version, found.tokenizer, found.stops
+        pooling = found.pooling or self._served.pooling
         if (home := found.home) is not None:
             context = context_of(home.model, self._limits)
-            return Answering(home, home.model, tokenizer, stops, key, context, vocabulary_of(home.model))
-        return replace(sharing(self._served, key), tokenizer=tokenizer, stops=stops)
+            return Answering(
+                home, home.model, tokenizer, stops, key, context, vocabulary_of(home.model), pooling=pooling
+            )
+        return replace(sharing(self._served, key), tokenizer=tokenizer, stops=stops, pooling=pooling)
 
     def around(self, keys: list[Hashable]) -> AbstractContextManager[None]:
         """Return the context of a pass whose rows have these adapters."""
@@ -129,12 +134,12 @@ class AdapterTenants:
     def _read(self, name: str, artifact: Artifact) -> Beside:
         number = next(self._numbers)
         tokenizer = own_tokenizer(artifact, self._served.tokenizer, self._served.source.template, name)
-        stops = ends_of(self._served.model, tokenizer)
+        stops, pooling = ends_of(self._served.model, tokenizer), pooling_of(artifact.path)
         model = self._batch.add(Version(name, number), name, artifact, self._served.artifact)
         if model is None:
-            return Beside(Version(name, number), tokenizer, stops, None)
+            return Beside(Version(name, number), tokenizer, stops, None, pooling)
         model = model.requires_grad_(False).eval().to(self._served.model.device)  # type: ignore[arg-type]
-        return Beside(Version(name, number, alone=True), tokenizer, stops, Alone(model, ExitStack()))
+        return Beside(Version(name, number, alone=True), tokenizer, stops, Alone(model, ExitStack()), pooling)
 
     def _check_room(self) -> None:
         if self._batch.bytes > self._limits.tenant_bytes:

@@ -26,6 +26,7 @@ from gym_torch.checkpoints.base_fingerprint import based_on
 from gym_torch.checkpoints.base_model import base_of, is_gone
 from gym_torch.checkpoints.open_artifact import as_stored, opened
 from gym_torch.checkpoints.peft_folder import peft_artifact
+from gym_torch.checkpoints.pooling_files import pooling_of
 from gym_torch.kernels.fused_modules import fuse
 from gym_torch.kernels.precision_probe import device
 from gym_torch.model import positions
@@ -52,6 +53,7 @@ class Served:
     head: ScalarHead | None
     context: int  #: tokens of prompt and reply
     tenants: bool = False  #: whether there may be some
+    pooling: str | None = None  #: of an embedding model, as `pooling_of` has it
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -67,6 +69,8 @@ class Served:
     @property
     def tasks(self) -> frozenset[Task]:
         """What it can be asked."""
+        if self.pooling is not None:
+            return frozenset({"embed"})
         return frozenset({"generate", "embed"} if self.head is None else {"score"})  # type: ignore[arg-type]
 
     def listed(
@@ -129,7 +133,8 @@ def open_source(source: ModelSource, limits: Limits, dtype: str) -> Served:
     tokenizer = tokenizer_of(own, source.template, media_for(source, artifact, model))
     check_template(artifact.details, tokenizer, source.name)
     tenants = bool(source.tenants or source.adapters or limits.adapter_folders)
-    return Served(source, artifact, model, tokenizer, found.head, context_of(model, limits), tenants)
+    context, pooling = context_of(model, limits), pooling_of(artifact.path)
+    return Served(source, artifact, model, tokenizer, found.head, context, tenants, pooling)
 
 
 def media_for(source: ModelSource, artifact: Artifact, model: PreTrainedModel) -> MediaReader | None:

@@ -1,4 +1,4 @@
-"""Numbers for whole texts: scores of reward models, and embeddings from the last state of a language model."""
+"""Numbers for whole texts: scores of reward models, and embeddings from the states of a language model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from gym_core import DataError
 from gym_data.tokenizer import Tokenizer
+from gym_data.tokenizer_files import tokens_around
 from gym_serve.batching.bounds import check_tokens
 from gym_serve.contract import ScoreInput, Text
 from gym_serve.errors import BadRequest, TooLong
@@ -40,12 +41,17 @@ def scores(served: Served, inputs: Sequence[ScoreInput]) -> list[float]:
 def embeddings(
     answering: Answering, tenants: Tenants, texts: Sequence[Text], dimensions: int | None
 ) -> list[list[float]]:
-    """Return the last state of each text, cut to so many dimensions and brought to length 1. Raises BadRequest, TooLong."""
+    """Return a state for each text, cut to so many dimensions and brought to length 1. Raises BadRequest, TooLong.
+
+    It is the last one; of an embedding model it is pooled as that was trained, of the tokens that its tokenizer makes when it
+    is called.
+    """
     width = answering.model.config.get_text_config().hidden_size
     if dimensions is not None and not 0 < dimensions <= width:
         raise BadRequest(f"there are {width} dimensions", key="dimensions")
     words = answering.tokenizer
-    tokens = [[*words.document_start, *words.encode(text)] if isinstance(text, str) else list(text) for text in texts]
+    before, behind = (words.document_start, []) if answering.pooling is None else tokens_around(words.path)
+    tokens = [[*before, *words.encode(text), *behind] if isinstance(text, str) else list(text) for text in texts]
     if not all(tokens):
         raise BadRequest("a text has no tokens", key="input")
     for row in tokens:
@@ -53,8 +59,9 @@ def embeddings(
     found: list[list[float]] = []
     for row in tokens:  # one at a time, for a pass of a tenant may not be packed
         with tenants.around([answering.key]) if answering.key is not None else nullcontext():
-            states = _last(answering.model, answering.context, [row])[:, :dimensions]
-        found += torch.nn.functional.normalize(states.float(), dim=-1).tolist()
+            states = _last(answering.model, answering.context, [row], answering.pooling == "mean")
+        states = states.float().mean(0, keepdim=True)[:, :dimensions]
+        found += torch.nn.functional.normalize(states, dim=-1).tolist()
     return found
 
 
@@ -70,12 +77,12 @@ def prompt_scores(answering: Answering, tenants: Tenants, tokens: Sequence[int],
 
 
 @torch.no_grad()
-def _last(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]]) -> Tensor:
-    """Return the last states `[texts, width]`."""
+def _last(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]], whole: bool = False) -> Tensor:
+    """Return the last states `[texts, width]`, or those of all tokens."""
     longest = max(map(len, texts))
     if longest > context:
         raise TooLong(f"a text is too long: it has {longest} tokens, and may have {context}", key="input")
-    return _states(model, context, texts)
+    return _states(model, context, texts, whole)
 
 
 def _states(model: PreTrainedModel, context: int, texts: Sequence[Sequence[int]], whole: bool = False) -> Tensor:

@@ -37,6 +37,7 @@ class Answering:
     context: int  #: tokens of prompt and reply
     vocabulary: int  #: number of logits
     alone: Hashable = None  #: names it where no other rows may be in its batches
+    pooling: str | None = None  #: of an embedding model
 
     @property
     def grammars(self) -> Grammars:
@@ -167,4 +168,13 @@ def unknown(served: Served, name: str) -> Unknown:
 
 def sharing(served: Served, key: Hashable = None) -> Answering:
     """Return what answers with a model that many share."""
-    return Answering(served, served.model, served.tokenizer, served.stops, key, served.context, served.vocabulary)
+    return Answering(
+        served,
+        served.model,
+        served.tokenizer,
+        served.stops,
+        key,
+        served.context,
+        served.vocabulary,
+        pooling=served.pooling,
+    )
