@@ -30,7 +30,14 @@ def test_columns_are_told_by_their_names() -> None:
     scored = detect([{"sentence1": "a", "sentence2": "b", "label": 0.5}])
     assert scored is not None and (scored.anchor, scored.positive, scored.score) == ("sentence1", "sentence2", "label")
     worded = detect([{"sentence1": "a", "sentence2": "b", "label": "entailment"}])
-    assert worded is not None and worded.score is None
+    assert (
+        worded is not None and worded.score == "label"
+    )  # each is refused: it may say that they do not belong together
+    some = detect([{"anchor": "a", "positive": "b", "score": None}, {"anchor": "a", "positive": "b", "score": "3.5"}])
+    assert some is not None and some.score == "score"
+    tagged = detect([{"anchor": "a", "positive": "b", "label": "sports"}])
+    assert tagged is not None and tagged.score is None
+    assert detect([{"query": "a", "answer": "b"}]) is not None
     assert detect([{"prompt": "a", "completion": "b"}]) is None
 
 
@@ -38,6 +45,18 @@ def test_negatives_stand_in_columns_or_lists() -> None:
     row = {"anchor": "a", "positive": "p", "negative_1": "x", "negative_2": None, "negatives": ["y", "z"]}
     assert read(row) == (("a", "p", "x", "y", "z"), None)
     assert read(row, negatives=("negative_1",)) == (("a", "p", "x"), None)
+
+
+def test_what_is_said_of_negatives_is_no_negative() -> None:
+    """As datasets of FlagEmbedding and of mined negatives have it; and tables fill up where a row has fewer."""
+    row = {"query": "q", "pos": ["p"], "neg": ["x", None], "pos_scores": [0.9], "neg_scores": [0.1, 0.2]}
+    assert read(row, anchor="query", positive="pos") == (("q", "p", "x"), None)
+    mined = {"anchor": "a", "positive": "p", "negative": "x", "negative_id": "7", "negative_2": "", "negotiator": "me"}
+    assert read(mined) == (("a", "p", "x"), None)
+
+
+def test_a_score_may_be_written_as_text() -> None:
+    assert read({"anchor": "a", "positive": "p", "score": "3.8"}) == (("a", "p"), 3.8)
 
 
 def test_prompts_stand_before_texts() -> None:
@@ -52,8 +71,11 @@ def test_prompts_stand_before_texts() -> None:
         ({"anchor": " ", "positive": "p"}, "the anchor .* is empty"),
         ({"anchor": "a"}, "the positive .* is missing"),
         ({"anchor": "a", "positive": ["p", "q"]}, "2 positives"),
-        ({"anchor": "a", "positive": "p", "negative": ""}, "a negative is empty"),
-        ({"anchor": "a", "positive": "p", "score": "high"}, "holds no number"),
+        ({"anchor": "a", "positive": "p", "negative": " "}, "a negative is empty"),
+        ({"anchor": "a", "positive": "p", "negatives": [1]}, "a negative is not text"),
+        ({"anchor": "a", "positive": "p", "score": "high"}, "holds no number but 'high'"),
+        ({"anchor": "a", "positive": "p", "score": True}, "holds no number"),
+        ({"anchor": "a", "positive": "p", "score": 10**400}, "holds no number"),
         ({"anchor": "a", "positive": "p", "score": float("nan")}, "holds no number"),
         ({"anchor": "a", "positive": "p", "score": 1, "negative": "n"}, "a score is of two texts"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,14 +19,19 @@ PAIRS = (
     ("query", "pos"),
     ("query", "document"),
     ("query", "passage"),
+    ("query", "answer"),
     ("question", "answer"),
     ("question", "context"),
+)
+#: Columns of two texts that need not belong together: whether they do stands in another.
+COMPARED = (
     ("sentence1", "sentence2"),
     ("sentence_A", "sentence_B"),
     ("text1", "text2"),
 )
 SCORES = ("score", "similarity_score", "relatedness_score", "similarity", "label")
-NEGATIVE = ("negative", "neg")
+#: Such as `negative`, `negative_1`, `negatives`, `neg`; not `negative_id` nor `neg_scores`, which say something of these.
+NEGATIVE = re.compile(r"neg(ative)?s?(?![a-z])(?!.*(id|ids|idx|index|scores?|labels?|titles?|urls?)$)")
 
 
 class RelatedTextsReader:
@@ -37,18 +43,16 @@ class RelatedTextsReader:
 
     def convert(self, row: Mapping[str, Any]) -> RelatedTexts:
         """Return the texts and how much the first two belong together. Raises ValueError where that is not what the row holds."""
-        config, score = self.config, column(row, self.config.score)
+        config = self.config
         no_media(row)
         anchor = filled(row.get(config.anchor), f"the anchor (column `{config.anchor}`)")
         positive = filled(_single(row.get(config.positive)), f"the positive (column `{config.positive}`)")
         negatives = [filled(each, "a negative") for each in self._negatives(row)]
-        if score is not None:
-            if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-                raise ValueError(f"column `{config.score}` holds no number")
-            if negatives:
-                raise ValueError("it has a score and negatives, and a score is of two texts")
+        score = _number(column(row, config.score), f"column `{config.score}`")
+        if score is not None and negatives:
+            raise ValueError("it has a score and negatives, and a score is of two texts")
         documents = [config.document_prompt + each for each in (positive, *negatives)]
-        return RelatedTexts((self._prompt(row) + anchor, *documents), None if score is None else float(score))
+        return RelatedTexts((self._prompt(row) + anchor, *documents), score)
 
     def _prompt(self, row: Mapping[str, Any]) -> str:
         instruction = column(row, self.config.instruction)
@@ -57,13 +61,12 @@ class RelatedTextsReader:
         )
 
     def _negatives(self, row: Mapping[str, Any]) -> Iterator[Any]:
-        names = self.config.negatives or [name for name in row if str(name).startswith(NEGATIVE)]
+        names = self.config.negatives or [name for name in row if NEGATIVE.match(str(name))]
         for name in names:
             value = row.get(name)
-            if isinstance(value, list):
-                yield from value
-            elif value is not None:  # tables fill up with null where a row has fewer
-                yield value
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None and each != "":  # tables fill up with these where a row has fewer
+                    yield each
 
 
 def _single(value: Any) -> Any:
@@ -73,12 +76,34 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and value else value
 
 
+def _number(value: Any, what: str) -> float | None:
+    """Return a number, which CSV has as text. Raises ValueError where it is none."""
+    if value is None:
+        return None
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{what} holds no number but {str(value)[:40]!r}")
+    return found
+
+
+def _numeric(value: Any) -> bool:
+    try:
+        return value is None or _number(value, "") is not None
+    except ValueError:
+        return False
+
+
 def detect(rows: Sequence[Mapping[str, Any]]) -> RelatedTextsFormat | None:
     """Return the format that the columns of the first rows have; None when they have none that is known."""
     columns = {name for row in rows for name in row}
-    found = next((pair for pair in PAIRS if columns.issuperset(pair)), None)
+    found = next((pair for pair in (*PAIRS, *COMPARED) if columns.issuperset(pair)), None)
     if found is None:
         return None
-    numbers = {name for name in columns if all(isinstance(row.get(name), int | float) for row in rows)}
-    score = next((name for name in SCORES if name in numbers), None)
+    scores = [name for name in SCORES if name in columns]
+    numbers = (name for name in scores if all(_numeric(row.get(name)) for row in rows))
+    # Labels in words are no reason to take all that are compared for texts that belong together.
+    score = next(numbers, scores[0] if scores and found in COMPARED else None)
     return RelatedTextsFormat(anchor=found[0], positive=found[1], score=score)

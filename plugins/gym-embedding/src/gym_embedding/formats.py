@@ -23,7 +23,8 @@ class RelatedTextsFormat(Format):
     positive: str = "positive"
     """Column of the text that belongs to it, such as a document that answers it."""
     negatives: tuple[str, ...] = ()
-    """Columns of texts that do not belong to it, each a text or a list; by default those whose names begin with `negative`."""
+    """Columns of texts that do not belong to it, each a text or a list; by default `negative`, `negative_1`, `negatives`,
+    `neg` and such."""
     score: str | None = "score"
     """Column of how much both texts belong together, a number, for `loss: cosent` and `cosine`."""
     instruction: str | None = "instruction"

@@ -101,7 +101,7 @@ class EmbeddingObjective(Objective[TextsBatch, TextsSample]):
             fix = (
                 "`loss: infonce`, or name the column of scores"
                 if sample.score is None
-                else "`loss: cosent` or `cosine`"
+                else "`loss: cosent` or `cosine`, or `score: null` in the format `related-texts` to leave it out"
             )
             why = f"row {sample.id} has {has}, and `loss: {loss}` is not of such rows"
             raise DataError(why, key="algorithm.loss", fix=f"set {fix}")
