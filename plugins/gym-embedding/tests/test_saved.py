@@ -11,7 +11,9 @@ import torch
 from related_rows import ROWS, closing, recipe
 from transformers import AutoModel, AutoTokenizer
 
-from gym_core import GymError
+from gym_core import Artifact, GymError
+from gym_embedding.pooling import Pooling
+from gym_export import GGUF
 from gym_serve.contract import Limits, ModelSource, Request
 from gym_serve.errors import BadRequest
 from gym_serve.local.config import Local
@@ -54,6 +56,21 @@ def test_a_server_embeds_as_the_model_was_trained(bench: Bench, tmp_path: Path, 
         await engine.close()
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("pooling", ["last_token", "mean"])
+def test_a_gguf_file_says_how_its_states_are_pooled(bench: Bench, tmp_path: Path, pooling: str) -> None:
+    """And that a text is ended as the tokenizer ends it: llama.cpp does neither unless it is told."""
+    gguf = pytest.importorskip("gguf")
+    model = closing(bench, tmp_path)
+    Pooling(32, pooling).save(model)
+    written = GGUF(type="f32", runtime="gguf").build().export(Artifact(model), tmp_path / "out")
+    reader = gguf.GGUFReader(written / "model.gguf")
+    found = {name: reader.get_field(name).contents() for name in reader.fields}
+    assert found["qwen3.pooling_type"] == {"mean": gguf.PoolingType.MEAN, "last_token": gguf.PoolingType.LAST}[pooling]
+    assert found["tokenizer.ggml.add_eos_token"] is True
+    end = AutoTokenizer.from_pretrained(model)("a")["input_ids"][-1]
+    assert found["tokenizer.ggml.eos_token_id"] == end
 
 
 def test_embeddings_that_are_made_otherwise_are_refused(tmp_path: Path) -> None:

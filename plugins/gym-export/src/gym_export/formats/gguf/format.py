@@ -19,8 +19,9 @@ from gym_export.formats.gguf import architectures, importance, llama_cpp, names,
 from gym_export.formats.gguf.architectures import Architecture
 from gym_export.formats.gguf.names import Place
 from gym_export.formats.gguf.numbers import type_for
-from gym_export.formats.gguf.vocabulary import Vocabulary, vocabulary_of
+from gym_export.formats.gguf.vocabulary import Vocabulary, closed, vocabulary_of
 from gym_export.source import Source
+from gym_torch.checkpoints.pooling_files import pooling_of
 from gym_torch.model import fingerprint
 from gym_torch.model.adapted import Plain
 
@@ -81,7 +82,8 @@ class GGUFFormat(Format):
         places, wanted = self.places(source), self._first()
         file = into / (FILE if wanted == self.config.type else f".{FILE}.f32")
         name = source.base.name if source.artifact.kind == "model" else source.artifact.base
-        tensors = writing.lay_out(file, config, Path(name).name, found, self._words(source), places.values(), wanted)
+        words, pooling = self._words(source), pooling_of(source.artifact.path)
+        tensors = writing.lay_out(file, config, Path(name).name, found, words, places.values(), wanted, pooling)
         writing.put(file, self._merged(source).weights, places, tensors, config, found, where)
         if wanted != self.config.type:
             texts = self.config.imatrix
@@ -150,7 +152,9 @@ class GGUFFormat(Format):
 
     def _words(self, source: Source) -> Vocabulary | None:
         size = source.model.get_input_embeddings().weight.shape[0]
-        return vocabulary_of(source.tokenizer, source.tokenizer_files, size, str(source.base), source.stops)
+        folder, where = source.tokenizer_files, str(source.base)
+        words = vocabulary_of(source.tokenizer, folder, size, where, source.stops)
+        return words if pooling_of(source.artifact.path) is None else closed(words, folder, where)
 
     def places(self, source: Source) -> dict[str, Place]:
         """Return where each weight of a source belongs in a file. Raises GymError where one has no place."""

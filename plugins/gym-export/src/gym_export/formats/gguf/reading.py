@@ -47,6 +47,7 @@ def compare_vocabulary(reader: Any, words: Vocabulary | None, where: str) -> dic
         "merges": words.merges or NO_MERGES,
         "pre": words.pre,
         "add_bos_token": words.begins,
+        "add_eos_token": words.ends,
         **{f"{'padding' if role == 'pad' else role}_token_id": number for role, number in words.ids.items()},
     }
     for name, value in wanted.items():

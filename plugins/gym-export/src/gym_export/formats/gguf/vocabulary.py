@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tokenizers.models import BPE
 
 from gym_core import GymError
+from gym_data.tokenizer_files import tokens_around
 from gym_export.formats.gguf.architectures import refused
 
 NO_VOCABULARY = "no_vocab"  #: what a file says of a model without a tokenizer
@@ -42,6 +43,7 @@ class Vocabulary:
     begins: bool = False  #: whether a text begins with the token for that
     templates: dict[str, str] = field(default_factory=dict)
     """Chat templates by name: `default` is the usual one, others are for tools and such."""
+    ends: bool = False  #: whether a text ends with that for the end, as an embedding model may have it
 
 
 def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Sequence[int] = ()) -> Vocabulary | None:
@@ -95,6 +97,19 @@ def vocabulary_of(tokenizer: Any, folder: Path, size: int, where: str, stops: Se
         begins,
         {"default": given} if isinstance(given, str) else dict(sorted(given.items())),
     )
+
+
+def closed(words: Vocabulary | None, folder: Path, where: str) -> Vocabulary | None:
+    """Return what a file says of the tokenizer of an embedding model, which is given what it puts behind a text.
+
+    Raises GymError where that is more than a token.
+    """
+    behind = tokens_around(folder)[1] if words is not None else []
+    if words is None or not behind:
+        return words
+    if len(behind) > 1:
+        raise refused(f"a tokenizer that puts {len(behind)} tokens behind a text", where, "export with `safetensors`")
+    return replace(words, ids=words.ids | {"eos": behind[0]}, ends=True)
 
 
 def _ends(stops: Sequence[int], where: str) -> dict[str, int]:
@@ -161,7 +176,7 @@ def describe(writer: Any, vocabulary: Vocabulary | None) -> None:
     for role, number in vocabulary.ids.items():
         writer.add_uint32(f"tokenizer.ggml.{_ROLES.get(role, role)}_token_id", number)
     writer.add_add_bos_token(vocabulary.begins)
-    writer.add_add_eos_token(False)
+    writer.add_add_eos_token(vocabulary.ends)
     for name, template in vocabulary.templates.items():
         writer.add_string(template_key(name), template)
     if further := sorted(vocabulary.templates.keys() - {"default"}):

@@ -43,8 +43,12 @@ def lay_out(
     words: Vocabulary | None,
     places: Iterable[Place],
     wanted: str,
+    pooling: str | None = None,
 ) -> Tensors:
-    """Write what a file says of the model and its tokenizer, and make room for its weights; return where each belongs."""
+    """Write what a file says of the model and its tokenizer, and make room for its weights; return where each belongs.
+
+    `pooling` is that of an embedding model, as `pooling_of` has it.
+    """
     import gguf
 
     writer = gguf.GGUFWriter(file, found.name)
@@ -52,6 +56,8 @@ def lay_out(
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if wanted == "f32" else f"MOSTLY_{wanted.upper()}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     architectures.describe(writer, config, found)
+    if pooling is not None:  # by default llama.cpp embeds each token
+        writer.add_pooling_type(gguf.PoolingType.MEAN if pooling == "mean" else gguf.PoolingType.LAST)
     writer.add_vocab_size(config.vocab_size)
     vocabulary.describe(writer, words)
     types: dict[str, Any] = {}
