@@ -12,6 +12,8 @@ from related_rows import ROWS, closing, recipe
 from transformers import AutoModel, AutoTokenizer
 
 from gym_core import Artifact, GymError
+from gym_core.cli import run
+from gym_core.errors import OK
 from gym_embedding.pooling import Pooling
 from gym_export import GGUF
 from gym_serve.contract import Limits, ModelSource, Request
@@ -71,6 +73,19 @@ def test_a_gguf_file_says_how_its_states_are_pooled(bench: Bench, tmp_path: Path
     assert found["tokenizer.ggml.add_eos_token"] is True
     end = AutoTokenizer.from_pretrained(model)("a")["input_ids"][-1]
     assert found["tokenizer.ggml.eos_token_id"] == end
+
+
+@pytest.mark.parametrize("made", ["quantized", "merged"])
+def test_what_is_made_of_an_embedding_model_is_one(bench: Bench, tmp_path: Path, made: str) -> None:
+    """Without its files, sentence-transformers would take the mean, and the server the last state."""
+    for seed in (0, 1):
+        Pooling(32, "mean").save(bench.model(seed))
+    inputs = [str(bench.model(seed)) for seed in (0, 1)]
+    soup = tmp_path / "soup.yaml"
+    soup.write_text(json.dumps({"merger": "uniform_soup", "inputs": inputs, "output": str(tmp_path / made)}))
+    quantized = ["quantize", inputs[0], "--into", str(tmp_path / made), "--with", "fp8"]
+    assert run(quantized if made == "quantized" else ["merge", str(soup)]) == OK
+    assert pooling_of(tmp_path / made) == "mean"
 
 
 def test_embeddings_that_are_made_otherwise_are_refused(tmp_path: Path) -> None:

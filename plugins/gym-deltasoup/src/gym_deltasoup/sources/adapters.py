@@ -18,7 +18,7 @@ from gym_deltasoup.sources.files import Contribution
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.lora import LoraProduct, factored
 from gym_deltasoup.sources.models import Part, finite
-from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.checkpoints.tokenizer_files import copy_pooling, copy_tokenizer
 
 
 class Adapters:
@@ -52,6 +52,7 @@ class Adapters:
         found = factored(self._whole(merged), rank or self.rank)
         write_lora(into, self.first.base, found.lora)
         copy_tokenizer(self.first.path, into)
+        copy_pooling(self.first.path, into)
         layer, error = found.worst
         told = {"rank": found.lora.rank, "truncation_error": found.error}
         return {**told, "largest_truncation_error": {"layer": layer, "error": error}}

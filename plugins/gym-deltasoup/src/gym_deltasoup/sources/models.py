@@ -19,7 +19,7 @@ from gym_deltasoup.sources.model_tensors import tensors_of_model
 from gym_deltasoup.sources.spooled import spool
 from gym_deltasoup.sources.stacks import Piece, configured, stacked
 from gym_deltasoup.sources.tensor_slices import Stored
-from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
+from gym_torch.checkpoints.tokenizer_files import copy_pooling, copy_tokenizer
 from gym_torch.checkpoints.weight_shards import lay_out
 
 SHARD = 5 * 10**9  #: bytes of a file of weights
@@ -93,6 +93,7 @@ class Models:
                 _put(into / places[name].file, places[name].offset, each.read(0, each.numbers))
         self.configure(into)
         copy_tokenizer(self.tokenizer, into)
+        copy_pooling(self.first, into)
         return {}
 
     def configure(self, into: Path) -> None:
