@@ -38,29 +38,6 @@ def embedded(path: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("pooling", ["last_token", "mean"])
-def test_a_server_embeds_as_the_model_was_trained(bench: Bench, tmp_path: Path, pooling: str) -> None:
-    """It writes no texts: what ends a text and its head are of no use to a model that only embeds."""
-    sections = {"model": str(closing(bench, tmp_path)), "adapter": "lora"}
-    output = bench.run(recipe(bench, ROWS, pooling=pooling) | sections, precision="fp32").outcome.output
-    assert bench.gym("export", str(output), "--to", "safetensors", "dtype=fp32").returncode == 0
-    exported = output / "export" / "safetensors"
-    paths = {"run": output, "export": exported}
-    sources = [ModelSource(name, str(path)) for name, path in paths.items()]
-    beside = ModelSource("base", sections["model"], adapters={"own": str(output)})
-    engine = Local(dtype="float32").build(artifacts=[*sources, beside], limits=Limits())
-
-    async def use() -> None:
-        for name, tenant in (("run", None), ("export", None), ("base", "own")):
-            found = await engine.embed(name, TEXTS, tenant=tenant)
-            assert torch.allclose(torch.tensor(found), embedded(exported), atol=1e-4), name
-        with pytest.raises(BadRequest, match="no model that can generate"):
-            [piece async for piece in engine.submit(Request("run", prompt="a"))]
-        await engine.close()
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize("pooling", ["last_token", "mean"])
 def test_a_gguf_file_says_how_its_states_are_pooled(bench: Bench, tmp_path: Path, pooling: str) -> None:
     """And that a text is ended as the tokenizer ends it: llama.cpp does neither unless it is told."""
     gguf = pytest.importorskip("gguf")
@@ -104,10 +81,11 @@ def test_embeddings_that_are_made_otherwise_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["last_token", "mean"])
-def test_an_export_says_how_its_states_are_pooled(bench: Bench, pooling: str) -> None:
-    adapted = recipe(bench, ROWS, pooling=pooling) | {"adapter": "lora"}
-    output = bench.run(adapted).outcome.output
-    done = bench.gym("export", str(output))
+def test_an_export_says_how_its_states_are_pooled(bench: Bench, tmp_path: Path, pooling: str) -> None:
+    """A server embeds so too, and writes no texts: the head is of no use to a model that only embeds."""
+    sections = {"model": str(closing(bench, tmp_path)), "adapter": "lora"}
+    output = bench.run(recipe(bench, ROWS, pooling=pooling) | sections).outcome.output
+    done = bench.gym("export", str(output), "--to", "safetensors", "dtype=fp32")
     assert done.returncode == 0, done.stderr
     exported = output / "export" / "safetensors"
     modules = json.loads((exported / "modules.json").read_text(encoding="utf-8"))
@@ -117,6 +95,20 @@ def test_an_export_says_how_its_states_are_pooled(bench: Bench, pooling: str) ->
     assert [name for name, on in told.items() if on is True and name.startswith("pooling")] == [
         {"last_token": "pooling_mode_lasttoken", "mean": "pooling_mode_mean_tokens"}[pooling]
     ]
+    paths = {"run": output, "export": exported}
+    sources = [ModelSource(name, str(path)) for name, path in paths.items()]
+    beside = ModelSource("base", sections["model"], adapters={"own": str(output)})
+    engine = Local(dtype="float32").build(artifacts=[*sources, beside], limits=Limits())
+
+    async def use() -> None:
+        for name, tenant in (("run", None), ("export", None), ("base", "own")):
+            found = await engine.embed(name, TEXTS, tenant=tenant)
+            assert torch.allclose(torch.tensor(found), embedded(exported), atol=1e-4), name
+        with pytest.raises(BadRequest, match="no model that can generate"):
+            [piece async for piece in engine.submit(Request("run", prompt="a"))]
+        await engine.close()
+
+    asyncio.run(use())
     library = pytest.importorskip("sentence_transformers")
     model = library.SentenceTransformer(str(exported), device="cpu", model_kwargs={"dtype": torch.float32})
     assert model.max_seq_length == 2048
