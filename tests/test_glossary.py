@@ -49,6 +49,9 @@ ELSEWHERE = {
 ELSEWHERE |= {"num_turns/mean", "completions/mean_observation_length", "environment/NAME"}
 ELSEWHERE |= {"tools/call_frequency", "tools/failure_frequency", "kl_coef", "entropy_coef"}
 ELSEWHERE |= {f"completions/{name}_terminated_length" for name in ("mean", "min", "max")}
+#: Of steps that were spikes, and of texts that belong together where rows are held out.
+ELSEWHERE |= {f"skipped_{name}" for name in ("loss", "grad_norm", "loss_limit", "grad_norm_limit")}
+ELSEWHERE |= {"mrr@10", "ndcg@10", "spearman", "pearson"}
 FOUND: dict[str, set[str]] = {}
 
 

@@ -14,13 +14,13 @@ ROWS: list[dict[str, Any]] = [
     {"anchor": "one", "positive": "uno", "negatives": ["due", "a much longer text than the others"]},
     {"anchor": "one", "positive": "eins", "negatives": ["uno mattino"]},
     {"anchor": "two and more", "positive": "due"},
-    {"anchor": "three", "positive": "tre", "negatives": ["uno"]},
-    {"anchor": "3", "positive": "tre"},
+    {"anchor": "three", "positive": "sette", "negatives": ["uno"]},
+    {"anchor": "3", "positive": "sette"},
     {"anchor": "four", "positive": "quattro stagioni", "negatives": ["one"]},
 ]
 SCORED: list[dict[str, Any]] = [
     {"anchor": "one", "positive": "uno", "score": 1},
-    {"anchor": "two", "positive": "tre stagioni", "score": 0.2},
+    {"anchor": "two", "positive": "sette stagioni", "score": 0.2},
     {"anchor": "three", "positive": "three", "score": 0.9},
     {"anchor": "four", "positive": "four things", "score": 0.2},
     {"anchor": "five", "positive": "six", "score": -0.5},

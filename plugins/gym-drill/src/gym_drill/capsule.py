@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from gym_core import RecipeError
 from gym_core.discovery import installed
 from gym_core.files import naming, replacing
 from gym_core.record import RunRecord
+from gym_drill.weight_outline import is_outline
 from gym_manage.recorded import recorded
 
 FORMAT = "gym-capsule-1"
-LOOKS = 16  #: numbers of each tensor that it holds
 SEAL = "capsule.json"  #: the first member: the format, and SHA-256 of every other member
 MOST = {
     "recipe.yaml": 4,
@@ -152,12 +151,6 @@ def _read(archive: zipfile.ZipFile) -> Capsule:
     return capsule
 
 
-def _is_outline(told: Mapping[str, Any]) -> bool:
-    """Whether it is what `gym_drill.weight_comparison.outline` says of a tensor. Raises ValueError for numbers that are none."""
-    shape, numbers = told["shape"], [float(each) for each in told["numbers"]]
-    return len(numbers) == min(LOOKS, math.prod(shape)) and isinstance(told["dtype"], str)
-
-
 def _check(capsule: Capsule) -> None:
     """Raise ValueError where a capsule does not hold what every run records."""
     record: Any = capsule.record if isinstance(capsule.record, dict) else {}
@@ -172,7 +165,7 @@ def _check(capsule: Capsule) -> None:
         found.append("components")
     if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in capsule.metrics):
         found.append("metrics")
-    if not all(isinstance(told, dict) and _is_outline(told) for told in capsule.weights.values()):
+    if not all(isinstance(told, dict) and is_outline(told) for told in capsule.weights.values()):
         found.append("weights")
     if found:
         raise ValueError(f"its {found[0]} are not those of a run")

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from gym_drill.capsule import LOOKS
+from gym_drill.weight_outline import LOOKS
 from gym_torch.checkpoints.weight_shards import CODES, digest
 from gym_torch.model_files import weight_files
 

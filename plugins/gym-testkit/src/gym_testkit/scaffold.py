@@ -29,6 +29,7 @@ _SUFFIX = ".tmpl"
 WITHOUT = {
     "media": "what reads images... for models that a library knows: what they take up in a text, and what models are given",
     "advice": "a function of a package that has commands: what an unknown key may have meant",
+    "axolotl_keys": "a table that stands beside the components whose options it names",
     "evaluators": "what asks a model the questions of a library of benchmarks, which no few lines stand for",
     "facade": "a name in Python for what a package has already",
     "kinds": "a contract between packages: its base class is all of it",
