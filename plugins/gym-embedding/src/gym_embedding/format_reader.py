@@ -31,7 +31,7 @@ COMPARED = (
 )
 SCORES = ("score", "similarity_score", "relatedness_score", "similarity", "label")
 #: Such as `negative`, `negative_1`, `negatives`, `neg`; not `negative_id` nor `neg_scores`, which say something of these.
-NEGATIVE = re.compile(r"neg(ative)?s?(?![a-z])(?!.*(id|ids|idx|index|scores?|labels?|titles?|urls?)$)")
+NEGATIVE = re.compile(r"(neg|negative)s?(?![a-z])(?!.*(id|ids|idx|index|scores?|labels?|titles?|urls?)$)")
 
 
 class RelatedTextsReader:
