@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import wave
 
 import av
 import numpy as np
@@ -122,6 +123,16 @@ def test_sounds_are_heard_at_the_rate_of_the_model(suffix, codec, rate, tmp_path
     spectrum = np.abs(np.fft.rfft(found[2000:14000]))
     assert np.argmax(spectrum) / 12000 * 16000 == pytest.approx(440, abs=2)
     assert np.abs(found[2000:14000]).max() == pytest.approx(0.25, rel=0.05)  # the mean of the tone and silence
+
+
+@pytest.mark.parametrize("channels", [1, 6, 12])
+def test_of_channels_the_mean_is_heard(channels, tmp_path):
+    samples = np.random.default_rng(0).integers(-9999, 9999, (8000, channels), dtype=np.int16)
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((channels, 2, 16000, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
+    found = samples_of((tmp_path / "a.wav").open("rb"), "x", 16000, 30)
+    np.testing.assert_allclose(found, samples.mean(axis=1) / 2**15, rtol=0, atol=1e-6)
 
 
 def test_sounds_that_a_model_would_not_hear_to_the_end_are_refused(tmp_path):

@@ -21,10 +21,12 @@ def samples_of(file: BinaryIO, name: str, rate: int, most: float) -> npt.NDArray
     """
     with container_of(file, "audio", name) as container:
         found, count = list[npt.NDArray[np.float32]](), 0
-        resampler = av.AudioResampler(format="fltp", rate=rate)
+        # channels beside each other, for of more than 8 in planes of their own PyAV reads beyond memory
+        resampler = av.AudioResampler(format="flt", rate=rate)
         for frame in chain(container.decode(audio=0), [None]):
             for each in resampler.resample(frame):
-                found.append(each.to_ndarray().mean(axis=0, dtype=np.float32))
+                channels = each.to_ndarray().reshape(-1, each.layout.nb_channels)
+                found.append(channels.mean(axis=1, dtype=np.float32))
                 count += len(found[-1])
             if count > most * rate:
                 raise ValueError(f"it has more than the {most:g} seconds that the model hears: cut it")
