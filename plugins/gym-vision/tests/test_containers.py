@@ -54,6 +54,33 @@ def test_containers_that_do_not_say_how_many_frames_they_hold_are_counted(suffix
     assert found.rate == pytest.approx(8, rel=0.1)
 
 
+def test_frames_that_a_cut_leaves_out_are_no_frames(tmp_path):
+    whole = written(tmp_path / "whole.mp4", 32, 8, (32, 48))
+    with av.open(str(whole)) as read, av.open(str(tmp_path / "cut.mp4"), "w") as cut:
+        stream = cut.add_stream_from_template(read.streams.video[0])
+        for packet in (each for each in read.demux(video=0) if each.dts is not None):
+            late = int(1 / packet.time_base)  # one second, of which players show nothing
+            packet.pts, packet.dts, packet.stream = packet.pts - late, packet.dts - late, stream
+            cut.mux(packet)
+    found = frames((tmp_path / "cut.mp4").read_bytes())
+    assert (found.numbers, found.total, found.rate) == ([0, 4, 9, 13, 18, 23], 24, 8)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_video_is_as_long_as_its_frames_and_not_as_its_sound(suffix, tmp_path):
+    beside = sounding(tmp_path / "a.m4a", 6.0, codec="aac")
+    silent = written(tmp_path / "a.mp4", 16, 8, (32, 48))
+    path = tmp_path / f"both.{suffix}"
+    with av.open(str(silent)) as video, av.open(str(beside)) as sound, av.open(str(path), "w") as both:
+        streams = [(read, both.add_stream_from_template(read.streams[0])) for read in (video, sound)]
+        for read, stream in streams:
+            for packet in (each for each in read.demux() if each.dts is not None):
+                packet.stream = stream
+                both.mux(packet)
+    found = frames(path.read_bytes())
+    assert (found.numbers, found.total, found.rate) == ([0, 5, 10, 15], 16, pytest.approx(8, rel=1e-2))
+
+
 @pytest.mark.parametrize(("bounds", "size"), [((1, 1536), (32, 48)), ((24576, 10**6), (128, 192))])
 def test_sizes_of_frames_are_bounded_in_proportion(bounds, size, videos):
     wanted = wanted_with(min_pixels=bounds[0], max_pixels=bounds[1])

@@ -41,9 +41,7 @@ def frames_of(file: BinaryIO, name: str, wanted: Wanted) -> Frames:
     Raises ValueError where the file is no video, holds none or frames that are too large, or ends before it says it does.
     """
     with container_of(file, "video", name) as container:
-        stated = container.streams.video[0].frames
-        count = stated or _packets(container)
-        rate = _rate(container, count)
+        count, rate = _told(container)
         drawn = _drawn(count, rate, wanted)
         found, decoded = _decoded(container, drawn, wanted)
         if len(found) < len(drawn):  # it was counted by what the container says, and decoders make less of some
@@ -57,25 +55,31 @@ def frames_of(file: BinaryIO, name: str, wanted: Wanted) -> Frames:
         return Frames(np.stack([np.asarray(found[number]) for number in numbers]), numbers, count, rate)
 
 
-def _packets(container: InputContainer) -> int:
-    """Return how many frames the packets of a video hold, where its container does not say so."""
-    found = sum(packet.size > 0 for packet in container.demux(video=0))
-    container.seek(0)
-    return found
+def _told(container: InputContainer) -> tuple[int, float]:
+    """Return how many frames a video has and how many a second, by its packets.
 
-
-def _rate(container: InputContainer, count: int) -> float:
-    """Return the frames a second: of all that there is, or as the stream says."""
+    What containers say counts frames that they tell players to leave out, and may be the time of another of their streams.
+    """
     stream = container.streams.video[0]
-    if stream.duration and stream.time_base:
-        seconds = float(stream.duration * stream.time_base)
-    else:
-        seconds = (container.duration or 0) / av.time_base
-    said = float(stream.average_rate or 0)
-    rate = count / seconds if seconds > 0 else said
+    count, left_out, times, ends = 0, 0, (math.inf, -math.inf), -math.inf
+    for packet in container.demux(stream):
+        shown = packet.size > 0 and not packet.is_discard
+        count, left_out = count + shown, left_out + packet.is_discard
+        time = packet.dts if packet.pts is None else packet.pts
+        if shown and time is not None:
+            times, ends = (min(times[0], time), max(times[1], time)), max(ends, time + (packet.duration or 0))
+    container.seek(0)
+    frames = stream.frames - left_out if stream.frames else count
+    if min(frames, count) < 1:
+        raise ValueError("it has no frames")
+    if ends == times[1]:  # no packet says how long it is shown
+        ends += (ends - times[0]) / max(1, count - 1)
+    span = (ends - times[0]) * float(stream.time_base or 0)
+    seconds = span if span > 0 else (container.duration or 0) / av.time_base
+    rate = count / seconds if seconds > 0 else float(stream.average_rate or 0)
     if not (rate > 0 and math.isfinite(rate)):
         raise ValueError("it does not say how long it is")
-    return rate
+    return frames, rate
 
 
 def _drawn(count: int, rate: float, wanted: Wanted) -> set[int]:
