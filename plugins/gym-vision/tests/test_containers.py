@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import wave
 
 import av
@@ -79,6 +80,29 @@ def test_a_video_is_as_long_as_its_frames_and_not_as_its_sound(suffix, tmp_path)
                 both.mux(packet)
     found = frames(path.read_bytes())
     assert (found.numbers, found.total, found.rate) == ([0, 5, 10, 15], 16, pytest.approx(8, rel=1e-2))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turned"),
+    [
+        ((0, 1, -1, 0), lambda picture: np.rot90(picture, -1)),
+        ((-1, 0, 0, -1), lambda picture: np.rot90(picture, 2)),
+        ((0, -1, 1, 0), np.rot90),
+        ((-1, 0, 0, 1), np.fliplr),
+        ((1, 0, 0, -1), np.flipud),
+        ((0, 0, 0, 0), lambda picture: picture),
+    ],
+    ids=["right", "over", "left", "mirrored", "upside down", "nothing"],
+)
+def test_frames_are_upright_as_their_camera_says(matrix, turned, videos):
+    content = (videos / "moving.mp4").read_bytes()
+    told = [
+        struct.pack(">9i", a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30)
+        for a, b, c, d in ((1, 0, 0, 1), matrix)
+    ]
+    at = content.index(told[0], content.index(b"tkhd"))
+    found = frames(content[:at] + told[1] + content[at + len(told[1]) :])
+    np.testing.assert_array_equal(found.pixels, [*map(turned, frames(content).pixels)])
 
 
 @pytest.mark.parametrize(("bounds", "size"), [((1, 1536), (32, 48)), ((24576, 10**6), (128, 192))])

@@ -101,10 +101,23 @@ def _decoded(container: InputContainer, drawn: set[int], wanted: Wanted) -> tupl
             )
         if number - 1 in drawn:
             image = Image.fromarray(frame.to_ndarray(format="rgb24"))
-            upright = image.rotate(frame.rotation, expand=True) if frame.rotation else image
-            found[number - 1] = resized(upright, wanted.min_pixels, wanted.max_pixels)
+            found[number - 1] = resized(_upright(image, frame), wanted.min_pixels, wanted.max_pixels)
         if number > max(drawn):
             break
     if not number:
         raise ValueError("it has no frames")
     return found, number
+
+
+def _upright(image: Image.Image, frame: av.VideoFrame) -> Image.Image:
+    """Return a frame turned by quarters, and mirrored, as its camera says."""
+    said = frame.side_data.get("DISPLAYMATRIX")
+    if said is None:
+        return image
+    # x is shown at a x + c y, and y at b x + d y
+    (a, b, _), (c, d, _), _ = np.frombuffer(said, np.int32).reshape(3, 3).tolist()
+    if abs(b) + abs(c) > abs(a) + abs(d):
+        image, a, d = image.transpose(Image.Transpose.TRANSPOSE), c, b
+    for sign, mirrored in ((a, Image.Transpose.FLIP_LEFT_RIGHT), (d, Image.Transpose.FLIP_TOP_BOTTOM)):
+        image = image.transpose(mirrored) if sign < 0 else image
+    return image
