@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import struct
 import wave
+from fractions import Fraction
 
 import av
 import numpy as np
 import pytest
 from media_rows import sounding, written
+from PIL import Image
 
 from gym_vision import video_files
 from gym_vision.media_files import located
@@ -140,6 +142,20 @@ def test_frames_that_are_too_large_are_refused(videos, monkeypatch):
     monkeypatch.setattr(video_files, "SENT", 1000)
     with pytest.raises(ValueError, match="96 x 64 pixels"):
         frames((videos / "moving.mp4").read_bytes())
+
+
+def test_frames_larger_than_their_container_says_are_not_decoded(tmp_path, monkeypatch):
+    picture = io.BytesIO()
+    Image.new("L", (8192, 8192)).save(picture, "JPEG")
+    with av.open(str(tmp_path / "a.avi"), "w") as container:
+        stream = container.add_stream("mjpeg", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuvj420p"
+        packet = av.Packet(picture.getvalue())
+        packet.stream, packet.pts, packet.dts, packet.time_base = stream, 0, 0, Fraction(1, 8)
+        container.mux(packet)
+    monkeypatch.setattr(video_files, "SENT", 2**40)
+    with pytest.raises(ValueError, match="the video x cannot be read: it is damaged"):
+        frames((tmp_path / "a.avi").read_bytes())
 
 
 def test_a_sound_is_no_video_and_a_video_no_sound(tmp_path, videos):

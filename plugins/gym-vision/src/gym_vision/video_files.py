@@ -41,6 +41,7 @@ def frames_of(file: BinaryIO, name: str, wanted: Wanted) -> Frames:
     Raises ValueError where the file is no video, holds none or frames that are too large, or ends before it says it does.
     """
     with container_of(file, "video", name) as container:
+        _bounded(container.streams.video[0])
         count, rate = _told(container)
         drawn = _drawn(count, rate, wanted)
         found, decoded = _decoded(container, drawn, wanted)
@@ -82,6 +83,14 @@ def _told(container: InputContainer) -> tuple[int, float]:
     return frames, rate
 
 
+def _bounded(one: av.VideoStream | av.VideoFrame) -> None:
+    """Raise ValueError where frames are too large, or too narrow."""
+    if one.width * one.height > SENT:
+        raise ValueError(f"it has {one.width} x {one.height} pixels, more than {SENT >> 20} Mi")
+    if max(one.width, one.height) > SIDES * min(one.width, one.height):
+        raise ValueError(f"it has {one.width} x {one.height} pixels: one side is more than {SIDES} times the other")
+
+
 def _drawn(count: int, rate: float, wanted: Wanted) -> set[int]:
     """Return the numbers of the frames that are shown, the first and the last among them where there are two."""
     number = min(count, wanted.most, max(1, math.floor(count / rate * wanted.fps)))
@@ -93,12 +102,7 @@ def _decoded(container: InputContainer, drawn: set[int], wanted: Wanted) -> tupl
     container.seek(0)
     found, number = dict[int, Image.Image](), 0
     for number, frame in enumerate(container.decode(video=0), 1):
-        if frame.width * frame.height > SENT:
-            raise ValueError(f"it has {frame.width} x {frame.height} pixels, more than {SENT >> 20} Mi")
-        if max(frame.width, frame.height) > SIDES * min(frame.width, frame.height):
-            raise ValueError(
-                f"it has {frame.width} x {frame.height} pixels: one side is more than {SIDES} times the other"
-            )
+        _bounded(frame)
         if number - 1 in drawn:
             image = Image.fromarray(frame.to_ndarray(format="rgb24"))
             found[number - 1] = resized(_upright(image, frame), wanted.min_pixels, wanted.max_pixels)
