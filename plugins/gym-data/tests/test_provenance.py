@@ -1,6 +1,7 @@
 """What cached tokens are named by: everything that made them. And errors name the component and the package."""
 
 import datetime
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ from gym_core import DataError, GymError, PluginError
 from gym_core.sections import SLOTS, Findings, component
 from gym_data import DatasetConfig, File, provenance
 from gym_data.formats import Alpaca
+from gym_data.kinds import Media
 from gym_data.tokenizer import Tokenizer
 
 
@@ -84,6 +86,20 @@ def test_code_that_cannot_be_read_is_never_found_again(model, write, monkeypatch
     monkeypatch.setattr(Here, "__module__", "a_notebook")
     config = DatasetConfig(sources=[Here(path=write([{"instruction": "a", "output": "b"}]))])
     assert [config.build(tokenizer=model).report["cached"] for _ in range(2)] == [False, False]
+
+
+class Blind(Media):
+    """A reader of media that no row has."""
+
+    def build(self, **_):
+        return SimpleNamespace(fingerprint="one", tokens=frozenset(), texts=frozenset(), marks={"image": "<seen>"})
+
+
+def test_whose_code_reads_media_is_named_too(model, write, monkeypatch):
+    config = DatasetConfig(sources=[File(path=write([{"messages": chat("a", "b")}]))], media=Blind())
+    assert [config.build(tokenizer=model).report["cached"] for _ in range(2)] == [False, True]
+    monkeypatch.setattr(Blind, "__module__", "a_notebook")
+    assert not config.build(tokenizer=model).report["cached"]
 
 
 def test_the_day_counts_where_a_template_asks_for_it(with_template, model, write):

@@ -211,6 +211,7 @@ def key_of(reader: Reader, tokenizer: Tokenizer, day: date) -> str:
         "sources": [opened.identity() for opened in reader.opened],
         "of them for validation": len(config.validation_sources),
         "template": identity(config.template) if config.template else None,
+        "reader of media": identity(config.media) if config.media else None,
         "seed": reader.seed if drawn else None,
     }
     return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:32]
