@@ -132,6 +132,10 @@ BAD = {
         "are not an object",
     ),
     "audio": ([user([{"type": "input_audio"}]), said("b")], "more than text, images, videos and sounds"),
+    "a part of a video": (
+        [user([{"type": "video", "video": "x.mp4", "video_start": 2.0}]), said("b")],
+        "says `video_start` of one video",
+    ),
     "an image in an answer": ([user("a"), said([{"type": "image", "image": "x.png"}])], "an answer holds images"),
     "a lone surrogate": ([user("a\ud800"), said("b")], "lone surrogate"),
 }

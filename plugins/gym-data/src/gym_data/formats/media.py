@@ -16,6 +16,11 @@ PARTS = {"image": "image", "image_url": "image", "video": "video", "video_url": 
     "audio": "audio",
     "audio_url": "audio",
 }
+#: What parts of Qwen's tools say of how one medium is shown.
+SHOWN = (
+    *("video_start", "video_end", "fps", "nframes", "min_frames", "max_frames"),
+    *("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width"),
+)
 Columns = Mapping[str, str]  #: by medium
 COLUMNS: Columns = {
     medium: f"{medium}s" for medium in MEDIA
@@ -98,6 +103,10 @@ def content_of(value: Any, what: str) -> tuple[str, list[Named]]:
         kind = part.get("type", "text") if isinstance(part, Mapping) else None
         if kind in PARTS:
             medium = PARTS[kind]
+            if told := next((key for key in SHOWN if part.get(key) is not None), None):
+                raise ValueError(
+                    f"{what} says `{told}` of one {medium}; how they are shown is said of all, in `data.media`"
+                )
             found = next((part[key] for key in (medium, "path", "url", f"{medium}_url") if part.get(key)), None)
             texts.append(mark_of(medium))
             own.append(Named(medium, found["url"] if isinstance(found, Mapping) and "url" in found else found))
