@@ -9,6 +9,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 from av.container import InputContainer
+from av.sidedata.sidedata import SideData
 from PIL import Image
 
 from gym_vision.containers import container_of
@@ -116,10 +117,10 @@ def _decoded(container: InputContainer, drawn: set[int], wanted: Wanted) -> tupl
 def _upright(image: Image.Image, frame: av.VideoFrame) -> Image.Image:
     """Return a frame turned by quarters, and mirrored, as its camera says."""
     said = frame.side_data.get("DISPLAYMATRIX")
-    if said is None:
+    if not isinstance(said, SideData):
         return image
     # x is shown at a x + c y, and y at b x + d y
-    (a, b, _), (c, d, _), _ = np.frombuffer(said, np.int32).reshape(3, 3).tolist()
+    (a, b, _), (c, d, _), _ = np.frombuffer(bytes(said), np.int32).reshape(3, 3).tolist()
     if abs(b) + abs(c) > abs(a) + abs(d):
         image, a, d = image.transpose(Image.Transpose.TRANSPOSE), c, b
     for sign, mirrored in ((a, Image.Transpose.FLIP_LEFT_RIGHT), (d, Image.Transpose.FLIP_TOP_BOTTOM)):
