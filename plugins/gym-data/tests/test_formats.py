@@ -6,7 +6,7 @@ import pytest
 
 from gym_data.formats import Alpaca, Feedback, Messages, Preference, Segments, ShareGPT, Stepwise, Text
 from gym_data.formats.detect import detect
-from gym_data.rows import Named
+from gym_data.rows import JudgedText, Named
 
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 
@@ -275,6 +275,9 @@ def test_a_label_in_numbers_or_words_is_a_judgement_where_judgements_are_wanted(
     found = detect([row], "feedback")
     assert isinstance(found, Feedback) and found.build().convert(row).desirable is (label == 1)
     assert isinstance(detect([row], "conversation"), Alpaca)
+    text = {"text": "a", "label": label}
+    assert detect([text], "feedback").build().convert(text) == JudgedText("a", label == 1)
+    assert isinstance(detect([text], "conversation"), Text)
 
 
 def test_a_pair_has_one_prompt_and_two_answers():

@@ -28,7 +28,8 @@ LABELS = ("label", "kto_tag")
 def detect(rows: Sequence[Mapping[str, Any]], shape: str = "") -> Format | None:
     """Return the format that the columns of the first rows have; None when they have none that is known.
 
-    Where rows of the shape `feedback` are wanted, a label is a judgement however it is written: numbers, or words as in CSV.
+    Where rows of the shape `feedback` are wanted, a label is a judgement however it is written: numbers, or words as in CSV; and
+    also of plain text.
     """
     columns = {name for row in rows for name in row}
     if {"chosen", "rejected"} <= columns:
@@ -39,7 +40,7 @@ def detect(rows: Sequence[Mapping[str, Any]], shape: str = "") -> Format | None:
         return Stepwise()
     for label in LABELS:
         judged = label in columns if shape == "feedback" else any(isinstance(row.get(label), bool) for row in rows)
-        if judged and detect_prompt(rows):
+        if judged and (detect_prompt(rows) or (shape == "feedback" and "text" in columns)):
             return Feedback(label=label)
     prompt = detect_prompt(rows)
     if prompt is not None:
