@@ -79,13 +79,30 @@ def test_a_file_keeps_to_its_budget_and_spends_it_where_it_counts(bench, tuned, 
         DeltaQuant(max_bytes=500, **options).build().quantize(bench.trained(base, "no"), artifact, tmp_path / "no")
 
 
-def test_an_adapter_may_stay_of_low_rank_where_that_is_best():
+def of_low_rank():
+    """Return a model and one whose layers differ from it by matrices of rank 1."""
     base, tuned = pair("untied")
     draws = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for (name, weight), before in zip(tuned.named_parameters(), base.parameters(), strict=True):
             factors = torch.randn(len(before), 1, generator=draws), torch.randn(1, before.shape[-1], generator=draws)
             weight.copy_(before + factors[0] @ factors[1] if "layers" in name and before.dim() == 2 else before)
+    return base, tuned
+
+
+def test_bits_that_are_named_hold_for_what_an_adapter_changed():
+    named = {"layer_bits": {"*.down_proj.weight": 16}, "sensitive_layers": ["*.up_proj.weight"]}
+    encoder = Encoder(DeltaQuant(calibrate=False, **named), *of_low_rank(), Ranked())
+    kinds = {name: record.entry.kind for name, record in encoder.records(None).items() if "layers" in name}
+    assert {kind for name, kind in kinds.items() if "down_proj" in name} == {"raw"}
+    assert {kind for name, kind in kinds.items() if "up_proj" in name} == {"dense-q"}
+    assert {kind for name, kind in kinds.items() if "gate_proj" in name} == {"lowrank-q"}
+    errors = {name: error for name, error in encoder.errors.items() if "down_proj" in name or "up_proj" in name}
+    assert max(errors.values()) < 1e-3
+
+
+def test_an_adapter_may_stay_of_low_rank_where_that_is_best():
+    base, tuned = of_low_rank()
     config = DeltaQuant(method="dynamic", max_bytes=4_000, calibrate=False)
     found = Encoder(config, base, tuned, Ranked()).records(None)
     assert "lowrank-q" in {record.entry.kind for record in found.values()}

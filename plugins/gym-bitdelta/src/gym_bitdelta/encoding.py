@@ -111,7 +111,7 @@ class Encoder:
             raise GymError(f"{name} is not finite", where=self.tuned.name_or_path)
         if not change.any() and name in self._apart:  # it is tied in the base, and its other end may have changed
             return records.raw(change, torch.empty(0, dtype=torch.int64))
-        record = self.coded(change, role, self.config.coding(name), known)
+        record = self.coded(change, role, self.config.coding(name), known, self.config.fixed_bits(name) is not None)
         if role.matrix and change.any() and (ways := self.config.choices(name)):
             coded = [self._way(change, role, bits, way, known) for bits, way in ways.items()]
             coded += [record] if isinstance(record.entry, LowRank) else []
@@ -120,12 +120,14 @@ class Encoder:
             self.errors[name] = squared_error(change, record)
         return record
 
-    def coded(self, change: Tensor, role: Role, coding: Coding | None, known: Calibrated | None = None) -> Record:
-        """Return a change as the record that is the smallest of those that may be."""
+    def coded(
+        self, change: Tensor, role: Role, coding: Coding | None, known: Calibrated | None = None, fixed: bool = False
+    ) -> Record:
+        """Return a change as the record that is the smallest of those that may be: no factors where its bits are `fixed`."""
         if not change.any():
             return records.zero(tuple(change.shape))
         tried: list[Record] = []
-        if self.ranked and change.dim() in (2, 3) and (role.matrix or role.end):
+        if self.ranked and not fixed and change.dim() in (2, 3) and (role.matrix or role.end):
             factors = low_rank_factors.factored(records.matrices(change, role.transposed)[1], self.ranked.most_rank)
             if factors is not None:
                 found = low_rank_factors.encode(factors, tuple(change.shape), self.ranked, role.transposed)

@@ -62,6 +62,10 @@ class DeltaOptions(DeltaQuantizer, Sampling, SafetyOptions):
         """Return how the matrix of this name inside a layer is coded; None: as it is, in fp16."""
         raise TypeError(f"{type(self).__name__} does not say how weights are coded")
 
+    def fixed_bits(self, name: str) -> int | None:
+        """Return the bits that a weight has by its name, also where its change is of low rank. Default: none has any."""
+        return None
+
     def choices(self, name: str) -> Mapping[int, Coding | None]:
         """Return how the matrix of this name may be coded, by bits, where the best choice within `budget` decides; 0 drops the
         change, 16 keeps it as it is. Default: nothing to choose.

@@ -39,7 +39,8 @@ class DeltaQuant(DeltaOptions):
     """
 
     method: QuantMethod = QuantMethod.INT4
-    """`dynamic` gives each weight 0, 1, 2, 4, 8 or 16 bits, so that the sum of the errors is least within `max_bytes`."""
+    """`dynamic` gives each weight 0, 1, 2, 4, 8 or 16 bits, so that the sum of the errors is least within `max_bytes`. What an
+    adapter changed is coded as factors where these are smaller, whatever the method; with `low_rank: false` as it says."""
     per_channel: bool = True
     """Whether each output has a scale of its own; else there is one for the matrix."""
     group_size: PositiveInt | None = None
@@ -55,7 +56,7 @@ class DeltaQuant(DeltaOptions):
     sensitive_layers: tuple[str, ...] = ()
     """Patterns of names of weights, such as `*.down_proj.weight`, that take 8 bits."""
     layer_bits: Mapping[str, Bits] = Field(default_factory=dict)
-    """Bits of weights by patterns of their names, whatever the method says; 16 keeps the change in fp16."""
+    """Bits of weights by patterns of their names, whatever the method says, also of an adapter's; 16 keeps the change in fp16."""
     max_bytes: PositiveInt | None = None
     """Most bytes of the file, for `dynamic`."""
 

@@ -86,7 +86,8 @@ def project(
             if (like := cosine(own, safe)) < options.safety_similarity:
                 cosines[name] = like
                 whole = (safe.mT if turned else safe).reshape(change.shape)
-                found[name] = encoder.coded(whole, every[name], _coding(options, records[name], name))
+                coding, fixed = _coding(options, records[name], name), options.fixed_bits(name) is not None
+                found[name] = encoder.coded(whole, every[name], coding, fixed=fixed)
         done.append({"layer": layer, "sensitivity": sensitivity, "cosines": cosines})
     return found, done
 
