@@ -172,7 +172,7 @@ def test_contents_in_parts_are_read_as_in_training(tmp_path):
     engine = ParrotEngine(Parrot(), [ModelSource("demo", "nowhere")], Limits())
     told, *refused = answered(tmp_path / "in.jsonl", tmp_path / "out.jsonl", engine)
     assert engine.seen[0].messages[1]["content"] == told["response"] == "aa"
-    assert [row["error"][:20] for row in refused] == ["message 1 holds more"]
+    assert [row["error"][:20] for row in refused] == ["a part of type `audi"]
 
 
 def test_what_was_said_before_an_instruction_is_told(tmp_path):

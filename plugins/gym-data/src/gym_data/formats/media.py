@@ -28,6 +28,8 @@ COLUMNS: Columns = {
 
 KEYS = ("path", "url", *COLUMNS, *COLUMNS.values(), *PARTS)  #: under which a row names media
 
+UNNAMED: Any = object()  #: the value of a part of a content that names no file, and has one of a column
+
 
 def media_of(row: Mapping[str, Any], columns: Columns = COLUMNS) -> list[Named]:
     """Return the media in columns: paths, bytes, or mappings with `bytes` or `path`."""
@@ -55,32 +57,38 @@ def marks_in(text: str) -> list[Named]:
 def placed_media(
     messages: Sequence[Message], own: Sequence[Named], columns: Sequence[Named]
 ) -> tuple[list[Message], tuple[Named, ...]]:
-    """Return messages and their media, one for each mark; `own` has those of the marks in contents, with None for others.
+    """Return messages and their media, one for each mark; `own` has those of the contents, as `content_of` tells them.
 
     Those of a column that no mark stands for come before the first message of the user, as TRL has them; where the messages
     begin with an answer, they belong to those before. Raises ValueError where there are more or fewer of a medium than marks, or
-    an answer has one. Marks of a medium that the row has none of are text.
+    an answer has one. Marks of a medium that the row has none of are text, but a part is not.
     """
-    given = [each for each in own if each.value is not None]
+    given = [each for each in own if _is_named(each)]
     media = {each.medium for each in (*columns, *given)}
+    if part := next((each.medium for each in own if each.value is UNNAMED and each.medium not in media), ""):
+        raise ValueError(f"a part of type `{part}` names no {part}, and the row has none")
     if not media:
         return list(messages), ()
     check_answers(messages, media)
     marked = {each.medium for each in own}
     found, bare = list[Named](), [each for each in columns if each.medium not in marked]
-    places = Counter(each.medium for each in own if each.value is None)
+    places = Counter(each.medium for each in own if not _is_named(each))
     counts = Counter(each.medium for each in columns)
     for medium in sorted(media & marked):
         if places[medium] != counts[medium]:
             raise ValueError(f"it has {counts[medium]} {medium}s for {places[medium]} places `{mark_of(medium)}`")
         others = iter([each for each in columns if each.medium == medium])
-        found += [each if each.value is not None else next(others) for each in own if each.medium == medium]
+        found += [each if _is_named(each) else next(others) for each in own if each.medium == medium]
     first = next((number for number, message in enumerate(messages) if message["role"] != "system"), None)
     if not bare or first is None or messages[first]["role"] != "user":
         return list(messages), tuple(found)
     marks = "".join(mark_of(each.medium) for each in bare)
     begun = {**messages[first], "content": marks + messages[first]["content"]}
     return [*messages[:first], begun, *messages[first + 1 :]], (*found, *bare)
+
+
+def _is_named(each: Named) -> bool:
+    return each.value is not None and each.value is not UNNAMED
 
 
 def check_answers(messages: Sequence[Message], media: set[str]) -> None:
@@ -91,7 +99,7 @@ def check_answers(messages: Sequence[Message], media: set[str]) -> None:
 
 
 def content_of(value: Any, what: str) -> tuple[str, list[Named]]:
-    """Return a content as text with a mark for each medium, and for each mark what stands there, or None.
+    """Return a content as text with a mark for each medium, and for each what stands there: None for a mark, or `UNNAMED`.
 
     It is a text, or a list of parts as transformers and OpenAI have them. Raises ValueError for what is neither.
     """
@@ -107,7 +115,7 @@ def content_of(value: Any, what: str) -> tuple[str, list[Named]]:
                 raise ValueError(
                     f"{what} says `{told}` of one {medium}; how they are shown is said of all, in `data.media`"
                 )
-            found = next((part[key] for key in (medium, "path", "url", f"{medium}_url") if part.get(key)), None)
+            found = next((part[key] for key in (medium, "path", "url", f"{medium}_url") if part.get(key)), UNNAMED)
             texts.append(mark_of(medium))
             own.append(Named(medium, found["url"] if isinstance(found, Mapping) and "url" in found else found))
             continue
