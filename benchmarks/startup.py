@@ -52,7 +52,9 @@ def first_step(folder: Path, number: int, adapter: str) -> float:
     # It may keep bytecode, as every installation does.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr
         for line in process.stderr:
             if line.startswith("step 1/1"):
