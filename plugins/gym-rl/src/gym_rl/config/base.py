@@ -142,8 +142,8 @@ class PolicyGradient(TorchAlgorithm):
     """Dynamic sampling: the reward whose values decide whether a group is kept, by its name in the log; by default the sum of all
     that do not measure length."""
     mask_truncated_completions: bool = False
-    """Mask truncated completions: those that reach `max_new_tokens` are left out of the loss. Their rewards still count in the
-    advantages of others."""
+    """Mask truncated completions: those that reach `max_new_tokens` are left out of the loss, and of what it is divided by
+    (TRL's `grpo` divides by all). Their rewards still count in the advantages of others."""
     eval_samples: PositiveInt = 1
     """Evaluation: completions sampled for each held-out prompt; `eval_reward` is their mean."""
     eval_temperature: Annotated[float, Field(ge=0)] = 0.0
