@@ -18,7 +18,8 @@ from gym_deltasoup.sources.files import Contribution
 from gym_deltasoup.sources.inputs import Opened
 from gym_deltasoup.sources.lora import LoraProduct, factored
 from gym_deltasoup.sources.models import Part, finite
-from gym_torch.checkpoints.tokenizer_files import copy_pooling, copy_tokenizer
+from gym_torch.checkpoints.pooling_files import copy_pooling
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 
 
 class Adapters:

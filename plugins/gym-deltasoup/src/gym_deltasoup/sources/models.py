@@ -19,7 +19,8 @@ from gym_deltasoup.sources.model_tensors import tensors_of_model
 from gym_deltasoup.sources.spooled import spool
 from gym_deltasoup.sources.stacks import Piece, configured, stacked
 from gym_deltasoup.sources.tensor_slices import Stored
-from gym_torch.checkpoints.tokenizer_files import copy_pooling, copy_tokenizer
+from gym_torch.checkpoints.pooling_files import copy_pooling
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.checkpoints.weight_shards import lay_out
 
 SHARD = 5 * 10**9  #: bytes of a file of weights

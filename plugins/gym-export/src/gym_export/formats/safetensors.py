@@ -18,7 +18,7 @@ from gym_core import Artifact, GymError
 from gym_export.format import Format, Loaded, Logits
 from gym_export.source import Prompt, Source, read_tokenizer, render, rows
 from gym_torch.checkpoints import weight_shards
-from gym_torch.checkpoints.tokenizer_files import copy_pooling
+from gym_torch.checkpoints.pooling_files import copy_pooling
 from gym_torch.model import mapped_weights
 from gym_torch.model.adapted import skeleton
 from gym_torch.model.stored_precisions import stored_exceptions

@@ -30,7 +30,8 @@ from gym_torch.checkpoints.base_model import base_of
 from gym_torch.checkpoints.checkpoint_folders import MANIFEST, whole_by_one
 from gym_torch.checkpoints.max_kl import check_kl
 from gym_torch.checkpoints.open_artifact import quantized_from
-from gym_torch.checkpoints.tokenizer_files import copy_pooling, copy_tokenizer
+from gym_torch.checkpoints.pooling_files import copy_pooling
+from gym_torch.checkpoints.tokenizer_files import copy_tokenizer
 from gym_torch.console import say
 from gym_torch.kernels import precision_probe
 from gym_torch.language_part import in_language_part

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gym_core import GymError
+from gym_torch.checkpoints.tokenizer_files import copy_matching
 
 MODULES = "modules.json"
+FILES = (MODULES, "config_sentence_transformers.json", "sentence_bert_config.json", "[0-9]_*/config.json")
 KNOWN = {"lasttoken": "last_token", "mean": "mean", "mean_tokens": "mean"}
 REST = ("Transformer", "Normalize")  #: modules besides pooling that change nothing here: vectors are of length 1
 
@@ -39,3 +41,8 @@ def pooling_of(folder: Path) -> str | None:
             fix="use sentence-transformers for it",
         )
     return KNOWN[modes[0]]
+
+
+def copy_pooling(source: Path, into: Path) -> None:
+    """Copy the files from one model directory to another, where `source` holds an embedding model."""
+    copy_matching(source, into, FILES)

@@ -22,13 +22,6 @@ BESIDE = (
     "processor_config.json",
     "video_preprocessor_config.json",
 )
-
-POOLING = (
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "[0-9]_*/config.json",
-)
 FURTHER_TEMPLATES = "additional_chat_templates"  #: folder of chat templates with a name, such as `tool_use`
 
 
@@ -39,15 +32,11 @@ def copy_tokenizer(source: Path, into: Path) -> None:
     """
     if not source.is_dir():
         raise GymError("the tokenizer is gone", where=str(source), fix="run the command again: it is made anew")
-    _copy(source, into, (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"))
+    copy_matching(source, into, (*BESIDE, f"{FURTHER_TEMPLATES}/*.jinja"))
 
 
-def copy_pooling(source: Path, into: Path) -> None:
-    """Copy what says how states become an embedding, as sentence-transformers has it, where `source` holds such a model."""
-    _copy(source, into, POOLING)
-
-
-def _copy(source: Path, into: Path, patterns: Sequence[str]) -> None:
+def copy_matching(source: Path, into: Path, patterns: Sequence[str]) -> None:
+    """Copy the files of a directory that match one of some patterns, in folders as they lie there."""
     for pattern in patterns:
         for file in sorted(source.glob(pattern)):
             target = into / file.relative_to(source)
