@@ -399,7 +399,7 @@ FAULTS = [
         "behind_the_image",
     ),
     Fault("gym-tune", "else seed_of(seed, trial)", "else seed_of(seed, 0)", "test_studies.py", "made_longer"),
-    Fault("gym-tune", "not at_the_end and trial.should_prune()", "False", "test_studies.py", "ended_early"),
+    Fault("gym-tune", "not self.at_the_end and trial.should_prune()", "False", "test_studies.py", "ended_early"),
     Fault("gym-tune", "{} if seed is None else", "{} if seed else", "test_studies.py", "finds_better"),
     Fault("gym-tune", "if each.step and math", "if math", "test_metric.py", "best_model"),
     Fault("gym-eval", "whole[-(longest + 1) :][:-1]", "whole[-longest:][:-1]", "test_harness.py", "every_answer"),

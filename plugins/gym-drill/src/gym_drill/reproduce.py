@@ -16,7 +16,7 @@ from gym_core.execution import holds, opening
 from gym_core.record import RunRecord
 from gym_drill import training_process
 from gym_drill.capsule import Capsule
-from gym_drill.curve_comparison import Curves, compared
+from gym_drill.curve_comparison import compared
 from gym_drill.environment_difference import Difference, differences
 from gym_drill.reproduction_observer import ORIGINAL
 from gym_torch.console import say
@@ -176,15 +176,11 @@ def verdict(plan: Plan, tolerance: float | None) -> dict[str, Any]:
         "verdict": SAME if same else ROUNDED if near else DIFFERENT,
         "tolerance": most,
         "steps": plan.steps,
-        "metrics": {"compared": curves.compared, "first": _judged(curves), "largest": curves.largest},
+        "metrics": {"compared": curves.compared, "first": curves.judged or curves.first, "largest": curves.largest},
         "weights": weights,
         "environment": [each._asdict() for each in plan.told],
         "output": str(plan.output),
     }
-
-
-def _judged(curves: Curves) -> dict[str, Any]:
-    return curves.judged or curves.first
 
 
 def _weights(plan: Plan) -> dict[str, Any]:

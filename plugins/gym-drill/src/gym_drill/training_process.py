@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gym_manage.child_process import GYM, started
 from gym_torch.loop.signals import Signals
 
 POLL = 0.1  #: seconds between two looks for a signal
@@ -16,8 +17,7 @@ POLL = 0.1  #: seconds between two looks for a signal
 
 def train(recipe: Path, threads: int) -> int:
     """Run the command line in a new Python with so many threads; return its exit status."""
-    command = [sys.executable, "-P", "-m", "gym_core.cli.exit_with_parent", "train", str(recipe)]
-    return followed(command, {**os.environ, "OMP_NUM_THREADS": str(threads)})
+    return followed([*GYM, "train", str(recipe)], {**os.environ, "OMP_NUM_THREADS": str(threads)})
 
 
 def followed(command: Sequence[str], env: Mapping[str, str]) -> int:
@@ -25,26 +25,12 @@ def followed(command: Sequence[str], env: Mapping[str, str]) -> int:
 
     Until it has ended this process stays, so that a run writes its checkpoint; a second signal kills both.
     """
-    process = subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.PIPE,  # which closes when this process dies, however it does
-        stdout=sys.stderr,
-        start_new_session=True,  # Ctrl-C in a terminal goes to this process alone, which passes it on once
-    )
     told = False
-    try:
-        with Signals() as signals:
-            while (code := process.poll()) is None:
-                if signals.received and not told:
-                    process.send_signal(signals.received)
-                    told = True
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL)
-        return code
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        if process.stdin:
-            process.stdin.close()
+    with started(command, env, stdout=sys.stderr) as process, Signals() as signals:
+        while (code := process.poll()) is None:
+            if signals.received and not told:
+                process.send_signal(signals.received)
+                told = True
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL)
+    return code

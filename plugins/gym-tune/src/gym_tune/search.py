@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from signal import SIGINT, SIGTERM
 from typing import Any
 
 import optuna
@@ -17,6 +19,7 @@ from gym_core import BusyError, GymError, Interrupted, PluginError
 from gym_core.errors import BUSY
 from gym_core.files import write_atomically
 from gym_manage.yaml_text import dump_yaml
+from gym_torch.loop.signals import Signals
 from gym_tune.base_recipe import BaseRecipe
 from gym_tune.metric import FILE, Metric, Value, keys, steps
 from gym_tune.notes import once_at_the_end
@@ -25,7 +28,7 @@ from gym_tune.show import Screen
 from gym_tune.space import Axis, label
 from gym_tune.study import Study
 from gym_tune.study_folder import StudyFolder
-from gym_tune.trial_process import Ending, RunFiles, Stop, follow, reason
+from gym_tune.trial_process import Ending, RunFiles, follow, reason
 
 FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  #: what a run says of a disk without room
 TRIES = 5  #: trials after which a study ends in which none came to a value
@@ -43,8 +46,13 @@ class Search:
     folder: StudyFolder
     optuna: optuna.Study
     own: Mapping[str, Any]  #: the recipe's own values by key; empty where they are outside of the space
-    stop: Stop
+    signals: Signals
     screen: Screen
+
+    @cached_property
+    def at_the_end(self) -> bool:
+        """Whether runs come to the metric no sooner than at their end, where there is nothing left to prune."""
+        return once_at_the_end(self.base, self.axes, self.metric)
 
     def run(self) -> None:
         """Go on until there are enough trials, time is up, or nothing is left to try.
@@ -89,12 +97,12 @@ class Search:
 
     def follow(self, files: RunFiles, recipe: Mapping[str, Any], seen: Callable[[Value], bool]) -> Ending:
         """Carry out one run. Raises Interrupted where this process was asked to stop, and GymError where the run was."""
-        if self.stop.received:
-            raise Interrupted(self.stop.received)
+        if self.signals.received:
+            raise Interrupted(SIGINT if self.signals.received == SIGINT else SIGTERM)
         write_atomically(files.recipe, dump_yaml(dict(recipe)), alone=True)
-        ending = follow(files, self.metric, seen, self.stop)
-        if self.stop.received and not ending.finished:
-            raise Interrupted(self.stop.received)
+        ending = follow(files, self.metric, seen, self.signals)
+        if self.signals.received and not ending.finished:
+            raise Interrupted(SIGINT if self.signals.received == SIGINT else SIGTERM)
         if ending.finished or ending.told:
             return ending
         why, again = reason(files, ending.code), "run the same command to continue"
@@ -138,7 +146,7 @@ class Search:
         except GymError as error:  # such as a point within a range that both ends say nothing of
             self._tell(trial, TrialState.FAIL, why=" ".join(str(error).split()))
             return
-        pruned, at_the_end = False, once_at_the_end(self.base, self.axes, self.metric)
+        pruned = False
 
         def seen(value: Value) -> bool:
             nonlocal pruned
@@ -146,7 +154,7 @@ class Search:
             if math.isfinite(value.value):
                 if value.step not in self.trials()[trial.number].intermediate_values:
                     trial.report(value.value, value.step)
-                pruned = not at_the_end and trial.should_prune()
+                pruned = not self.at_the_end and trial.should_prune()
             return pruned
 
         try:

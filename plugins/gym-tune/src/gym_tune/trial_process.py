@@ -8,46 +8,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gym_core.errors import BUSY, INTERRUPTED, OK, TERMINATED, Problem, printable
 from gym_core.record import RunRecord
+from gym_manage.child_process import GYM, started
+from gym_torch.loop.signals import Signals
 from gym_tune.metric import FILE, Metric, Value
 
 POLL = 0.05  #: seconds between two looks at a run
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass
-class Stop:
-    """Whether this process was asked to stop, by which signal."""
-
-    received: int = 0
-
-    @contextmanager
-    def listening(self) -> Iterator[Stop]:
-        """Remember the first signal; a second one acts as it always did."""
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-
-        def receive(number: int, frame: FrameType | None) -> None:
-            self.received = number
-            for each, handler in before.items():
-                signal.signal(each, handler)
-
-        for number in SIGNALS:
-            signal.signal(number, receive)
-        try:
-            yield self
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
 
 
 @dataclass(frozen=True)
@@ -93,26 +66,19 @@ class Ending:
         return self.code == OK
 
 
-def follow(files: RunFiles, metric: Metric, seen: Callable[[Value], bool], stop: Stop) -> Ending:
+def follow(files: RunFiles, metric: Metric, seen: Callable[[Value], bool], signals: Signals) -> Ending:
     """Run `gym train` on the recipe of a run until it ends; `seen` is given each value once, in order.
 
-    Where `seen` returns True the run is told to stop, and no further value is given. Ends the run too when `stop` says so.
+    Where `seen` returns True the run is told to stop, and no further value is given; so it is where this process
+    was asked to stop.
     """
-    with files.log.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gym_core.cli.exit_with_parent", "train", str(files.recipe)],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in a terminal is for the study, which then tells the run
-        )
+    command, env = [*GYM, "train", str(files.recipe)], {**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
     pruned = told = False
     given, size = 0, -1
-    try:
+    with files.log.open("ab") as log, started(command, env, log, subprocess.STDOUT) as process:
         while True:
             code = process.poll()
-            if stop.received and code is None and not told:
+            if signals.received and code is None and not told:
                 process.terminate()
                 told = True
             now = _size(files)
@@ -126,12 +92,6 @@ def follow(files: RunFiles, metric: Metric, seen: Callable[[Value], bool], stop:
             if code is not None:
                 return Ending(code, pruned or told)
             time.sleep(POLL)
-    finally:
-        if process.poll() is None:  # a second Ctrl-C
-            process.kill()
-            process.wait()
-        if process.stdin:
-            process.stdin.close()
 
 
 def reason(files: RunFiles, code: int) -> str:

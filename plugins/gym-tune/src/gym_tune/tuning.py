@@ -10,6 +10,7 @@ from gym_core import GymError
 from gym_core.files import expanded
 from gym_core.hooks import manager_for
 from gym_core.outputlock import OutputLock
+from gym_torch.loop.signals import Signals
 from gym_tune import report
 from gym_tune.base_recipe import BaseRecipe, check_space, own_values
 from gym_tune.metric import Metric, metric_of
@@ -19,7 +20,7 @@ from gym_tune.show import Screen
 from gym_tune.space import Axis, read_space
 from gym_tune.study import StudyFile, raise_problems
 from gym_tune.study_folder import StudyFolder, settings_of
-from gym_tune.trial_process import Stop, reason
+from gym_tune.trial_process import reason
 
 
 def tuned(file: StudyFile) -> dict[str, Any]:
@@ -27,12 +28,12 @@ def tuned(file: StudyFile) -> dict[str, Any]:
     base, axes, metric = prepared(file)
     own, outside = own_values(base, axes)
     screen = Screen(metric, file.study.n_trials)
-    with OutputLock(expanded(file.output())) as lock, Stop().listening() as stop:
+    with OutputLock(expanded(file.output())) as lock, Signals() as signals:
         folder = StudyFolder(lock.directory)
         study = folder.open(settings_of(file, axes, metric, base.recipe), metric)
         for note in notes(file.study, base, axes, metric, outside):
             screen.say(f"note: {note}")
-        search = Search(file.study, base, axes, metric, folder, study, {} if outside else own, stop, screen)
+        search = Search(file.study, base, axes, metric, folder, study, {} if outside else own, signals, screen)
         repeats: dict[str, list[float]] = {}
         try:
             search.run()
