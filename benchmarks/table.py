@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-NEEDY = {
-    "gptq.py",
-    "served.py",
-    "gpu.py",
-}  #: which need an environment of its own, as `nox -s gptq` and `nox -s vllm` make, or an accelerator
-OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "workers.py"} | NEEDY
+#: Which need an environment of its own, as `nox -s gptq` and `nox -s vllm` make, an accelerator, or a checkout of another tool.
+NEEDY = {"gptq.py", "served.py", "gpu.py", "axolotl_files.py"} | {
+    f"llamafactory_{name}.py" for name in ("data", "files", "losses")
+}
+OTHERS = {"choosing_page.py", "learning.py", "report.py", "table.py", "unlearning.py", "workers.py"} | NEEDY
 
 
 def run() -> int:
